@@ -31,7 +31,7 @@ def encodings() -> str:
     lines[-1] += _prose(Character)
     lines += ["", *_table(reach), "", *_table(form), ""]
     lines += [f"- `{trait}`: {meaning}" for trait, meaning in read_arguments(Character.__doc__ or "").items()]
-    lines += ["", "`posenc list --json` and `posenc show` give what the card declares; tests hold it against this."]
+    lines += ["", "`posenc list --json` and `posenc show` print the declared traits; tests compare them with these."]
     for card in cards:
         source = f"{card.paper} ({card.year}" + (f", arXiv {card.arxiv})" if card.arxiv else ")")
         lines += ["", f"## {card.name}", "", f"`posenc.{card.cls.__name__}({', '.join(card.options)})`", ""]
@@ -69,13 +69,13 @@ def statutes() -> str:
     lines = ["# Laws", "", "Generated from `posenc.laws` by `python docs/generate.py`.", ""]
     lines += [
         "Before each law every parameter is drawn from N(0, 1). Tolerances: 1e-12 of the largest score in float64, "
-        "4e-6 in float32; half precision may be 1.5 times as far from float64 as plain attention on the same inputs.",
+        "4e-6 in float32; in half precision 1.5 times the error of plain attention.",
         "",
         "| law | what holds |",
         "|---|---|",
     ]
     lines += [f"| {law.name} | {law.text} |" for law in laws.LAWS.values()]
-    lines += ["", "## Exceptions", "", "The closed list; anything else that fails, fails.", ""]
+    lines += ["", "## Exceptions", "", "This list is complete; every other failure is a bug.", ""]
     lines += [f"- {cls.__name__}, {law}: {reason}." for (cls, law), reason in EXCEPTIONS.items()]
     return "\n".join(lines) + "\n"
 

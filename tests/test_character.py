@@ -482,7 +482,7 @@ def test_a_wrong_declaration_is_one_sentence(trait: str) -> None:
     card = posenc.card("alibi")
     planted = dataclasses.replace(card, traits={**card.traits, trait: WRONG[trait]})
     (sentence,) = character.check(planted)
-    assert sentence == f"alibi: declares {trait}={WRONG[trait]!r}; measured {card.traits[trait]!r}. Mend one of them."
+    assert sentence == f"alibi: declares {trait}={WRONG[trait]!r}; measured {card.traits[trait]!r}. Fix one of them."
 
 
 @pytest.mark.parametrize("trait", registry.TRAITS)
@@ -496,7 +496,7 @@ def test_a_missing_declaration_is_one_sentence(trait: str) -> None:
 def test_an_unknown_declaration_is_one_sentence() -> None:
     card = posenc.card("alibi")
     (sentence,) = character.check(dataclasses.replace(card, traits={**card.traits, "colour": True}))
-    assert sentence.startswith("alibi: 'colour' is no trait. The traits are distinct, longest, ")
+    assert sentence.startswith("alibi: 'colour' is not a trait. The traits are distinct, longest, ")
 
 
 class Falls(posenc.Bias):

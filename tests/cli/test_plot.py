@@ -87,7 +87,7 @@ def test_kinds_are_those_of_the_figures():
     ("arguments", "said"),
     [
         (("alibi", "--kind", "heatmap", "-o", "a.png"), "'heatmap' does not fit ALiBi. These fit ALiBi: bias, "),
-        (("alibi", "--kind", "x", "-o", "a.png"), "'x' is no kind of figure. These fit ALiBi: bias, bias-matrix, "),
+        (("alibi", "--kind", "x", "-o", "a.png"), "'x' is not a kind of figure. These fit ALiBi: bias, bias-matrix, "),
         (("alibi", "-o", "a.doc"), "must end in one of .avif"),
         (("alibi", "-o", "a"), "must end in one of .avif"),
         (("alibo", "-o", "a.png"), "did you mean 'alibi'?"),

@@ -68,7 +68,7 @@ def test_index_maps_say_which_distance_they_see() -> None:
 
 def test_a_class_without_a_definition_gives_the_number_of_its_own_code() -> None:
     found = why("heat", 3, 0, a="pope")
-    assert found["steps"][0].startswith("PoPE computes it by the formula above: its own code gives ")
+    assert found["steps"][0].startswith("PoPE computes it by the formula above: its code returns ")
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_this_machine_alone_is_let_in_unless_asked(started):
 def test_letting_others_in_is_said_aloud(started):
     seen = started(host="0.0.0.0", browser=False)
     assert seen["at"][0] == "0.0.0.0"
-    assert "whoever reaches this address over the network" in seen["said"][0]
+    assert "everyone who can reach this address over the network" in seen["said"][0]
     assert "no password" in seen["said"][0]
 
 

@@ -43,7 +43,7 @@ def test_a_file_that_is_no_model_is_not_sent(tab):
     tab.page.on("request", lambda request: sent.append(request.method))
     for name, data, words in (
         ("notes.txt", b"hello", "neither"),
-        ("cut.safetensors", (1000).to_bytes(8, "little") + b"{}", "cut off"),
+        ("cut.safetensors", (1000).to_bytes(8, "little") + b"{}", "truncated"),
         ("huge.safetensors", (1 << 40).to_bytes(8, "little") + b"{}", "1 MiB"),
     ):
         tab.give((name, data))

@@ -25,7 +25,7 @@ def loaded():
 def fresh(loaded):
     """The loaded server without kept answers, and with a lock that no event loop of another test has."""
     loaded[0]._answers.clear()
-    loaded[0]._turn = asyncio.Lock()
+    loaded[0]._one_at_a_time = asyncio.Lock()
     return loaded
 
 
@@ -174,7 +174,7 @@ def test_a_view_is_answered_as_a_frame(fresh):
         ("view/heat?a=rope&a.head_dim=7", 400, "head_dim"),
         ("view/heat?a=rope&a.colour=red", 400, "unknown option 'colour'"),
         ("view/heat?a=rope&length=x", 400, "length must be a whole number"),
-        ("view/heat?a=rope&a=alibi", 400, "each option once"),
+        ("view/heat?a=rope&a=alibi", 400, "each option only once"),
         ("view/heat?a=os:system", 400, "command line"),
         ("view/nosuch?a=rope", 404, "There is no view 'nosuch'"),
         ("csv/nosuch?a=rope", 404, "There is no view 'nosuch'"),
@@ -285,7 +285,11 @@ def test_answers_are_computed_one_at_a_time_and_once(fresh, monkeypatch, numbers
             "distances needs SciPy; install posenc[plot]",
         ),
         (MemoryError(), 400, "This does not fit into the memory. Choose a shorter length."),
-        (KeyError("secret"), 500, "Something is wrong in the explorer itself; the terminal where it runs says what"),
+        (
+            KeyError("secret"),
+            500,
+            "The explorer has failed because of a bug; the terminal where it runs shows the traceback",
+        ),
     ],
 )
 def test_errors_become_sentences(fresh, monkeypatch, error, status, said):
@@ -317,21 +321,21 @@ def test_a_configuration_is_inspected_and_kept(loaded):
     [
         (b"", "the file is empty"),
         (b"{", "is not JSON"),
-        (b"[1]", "a JSON object at the top"),
-        (b"\x80\x02}q\x00.", "neither JSON nor the beginning of one in safetensors"),
+        (b"[1]", "must be a JSON object; got"),
+        (b"\x80\x02}q\x00.", "neither JSON nor the beginning of a .safetensors file"),
         (b'{"rope_theta": 1, "rope_theta": 2}', "holds a key twice"),
         (b'{"rope_theta": NaN}', "not JSON"),
         (b'{"a":' * 40 + b"1" + b"}" * 40, "deeper than 32"),
         (b"[" * 100_000, "deeper than 32"),
         (json.dumps({**CONFIG, "hidden_size": "wide"}).encode(), "hidden_size"),
         (json.dumps({**CONFIG, "rope_theta": 0.0}).encode(), "rope_theta"),
-        (checkpoint({"a": {"dtype": "F32"}}), "has no shape and dtype"),
-        (checkpoint({"a": {"dtype": "F32", "shape": [-1]}}), "has no shape and dtype"),
-        (checkpoint({"a": 3}), "has no shape and dtype"),
+        (checkpoint({"a": {"dtype": "F32"}}), "has no valid shape and dtype"),
+        (checkpoint({"a": {"dtype": "F32", "shape": [-1]}}), "has no valid shape and dtype"),
+        (checkpoint({"a": 3}), "has no valid shape and dtype"),
         (checkpoint({})[:-1], "Send all of it"),
         (struct.pack("<Q", 12) + b'{"a":1,"a":2', "Restore it"),
         (struct.pack("<Q", 20) + b"{" * 20, "Restore it"),
-        (checkpoint({}, b"[]"), "a JSON object at the top"),
+        (checkpoint({}, b"[]"), "must be a JSON object; got"),
     ],
 )
 def test_a_wrong_file_gets_a_sentence(loaded, body, said):
@@ -405,5 +409,5 @@ def test_the_shelf_forgets_the_oldest():
     assert shelf.find(first) == {"title": "first"}
     keys = {shelf.keep({"title": str(n)}) for n in range(shelf.MAX_KEPT)}
     assert len(keys) == shelf.MAX_KEPT
-    with pytest.raises(ValueError, match="held no longer"):
+    with pytest.raises(ValueError, match="no longer in memory"):
         shelf.find(first)

@@ -69,7 +69,7 @@ def test_a_directory_whose_name_has_a_question_mark_is_a_directory(checkpoint, t
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("nosuch", "there is nothing called 'nosuch'. Name an encoding"),
+        ("nosuch", "there is nothing called 'nosuch'. Give an encoding"),
         ("ropee", "did you mean 'rope'?"),
         ("llama-3.1-8", "did you mean 'llama-3.1-8b'?"),
         ("missing.json", "there is no file 'missing.json'"),
@@ -135,7 +135,7 @@ def test_other_files_are_refused(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_a_pipe_is_never_opened(tmp_path):
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         targets.find(str(tmp_path / "config.json"))
 
 

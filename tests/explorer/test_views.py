@@ -174,7 +174,9 @@ def test_rows_and_columns_are_chosen_and_not_averaged() -> None:
 def test_wavelengths_profile_and_bias_by_hand() -> None:
     frame = ask("wavelengths", a="rope", a__head_dim=8, length=100)
     np.testing.assert_allclose(shown(frame)[0], 2 * math.pi * 1e4 ** (np.arange(4) / 4), rtol=1e-12)
-    assert "2 of 4 pairs make no full turn within 100 positions." in frame.header["notes"]  # 628 and 6,283 positions
+    assert (
+        "2 of 4 pairs make no full rotation within 100 positions." in frame.header["notes"]
+    )  # 628 and 6,283 positions
     frame = ask("bias", a="alibi", a__n_heads=2, length=4)
     np.testing.assert_allclose(shown(frame), [-np.arange(4) / 16, -np.arange(4) / 256], atol=1e-15)
     frame = ask("bias", a="alibi", a__n_heads=2, length=4, draw="matrix", head=1)
@@ -275,17 +277,21 @@ def test_a_table_that_ends_is_shown_to_its_end() -> None:
         ("heat", {"a": "rope", "a.trainable": "perhaps"}, "trainable must be true or false"),
         ("heat", {"a": "rope", "a.inv_freq": "__import__('os')"}, "inv_freq must be a finite number"),
         ("heat", {"a": "rope", "a.inv_freq": ",".join(["1"] * 5000)}, "inv_freq must be 1 to 4096 values"),
-        ("heat", {"a": "learned", "a.max_len": "1000000", "a.d_model": "4096"}, "numbers, and 33,554,432 are shown"),
+        (
+            "heat",
+            {"a": "learned", "a.max_len": "1000000", "a.d_model": "4096"},
+            "numbers; at most 33,554,432 are shown",
+        ),
         ("bias", {"a": "dape", "a.encoding": "os:system"}, "named on the command line only"),
         ("bias", {"a": "graphormer", "a.distances": "1"}, "set in Python only"),
         ("heat", {"a": "alibi"}, "neither adds vectors to tokens nor rotates"),
-        ("similarity", {"a": "cpvt"}, "depends on the tokens beside one"),
+        ("similarity", {"a": "cpvt"}, "depend on neighbouring tokens"),
         ("bias", {"a": "rope"}, "adds nothing to the scores"),
         ("bias", {"a": "alibi", "draw": "matrix", "head": "4"}, "head must be from 0 to 3"),
         ("wavelengths", {"a": "binary"}, "has no wavelengths"),
         ("precision", {"a": "alibi"}, "no numbers that belong to one position"),
         ("precision", {"a": "rope", "up_to": "99999999"}, "up_to must be from 16"),
-        ("profile", {"a": "graphormer"}, "sees nodes of a graph"),
+        ("profile", {"a": "graphormer"}, "encodes nodes of a graph"),
         ("profile", {"a": "rope", "draws": "1"}, "draws must be from 2"),
         ("points", {"a": "rope", "lanes": "0"}, "lanes must be two or three"),
         ("points", {"a": "rope", "lanes": "0,64"}, "lanes must be two or three of the lanes 0 to 63"),
@@ -348,11 +354,12 @@ def test_views_say_what_they_fit_and_take() -> None:
 
 def test_of_what_looks_at_whole_texts_long_ones_are_drawn_less_often_and_that_is_said() -> None:
     frame = ask("profile", a="cope", length=65_536, points=5)
-    assert "Means of 8 draws; the band holds 90 % of them." in frame.header["notes"]
+    assert "Means of 8 draws; the band contains 90 % of them." in frame.header["notes"]
     assert any(
-        "64 draws were asked for; CoPE looks at a whole text of 65,536 tokens" in n for n in frame.header["notes"]
+        "8 of 64 draws were taken: each draw of CoPE needs a whole text of 65,536 tokens" in n
+        for n in frame.header["notes"]
     )
     assert "n_draws=8" in frame.header["code"]["python"]
     _compare("profile", frame, run(frame.header["code"]["python"]))
-    assert "Means of 64 draws; the band holds 90 % of them." in ask("profile", a="cope", length=512).header["notes"]
+    assert "Means of 64 draws; the band contains 90 % of them." in ask("profile", a="cope", length=512).header["notes"]
     assert "n_draws=64" in ask("profile", a="rope", length=65_536, points=5).header["code"]["python"]

@@ -61,5 +61,5 @@ def test_an_encoding_has_the_kinds_that_mean_something_for_it(encoding, first, o
 def test_a_kind_that_does_not_fit_is_refused_with_those_that_do():
     with pytest.raises(ValueError, match="'heatmap' does not fit ALiBi. These fit ALiBi: bias, bias-matrix, profile."):
         figures.draw(posenc.ALiBi(n_heads=4), "heatmap")
-    with pytest.raises(ValueError, match="'nonsense' is no kind of figure. These fit NoPE: profile."):
+    with pytest.raises(ValueError, match="'nonsense' is not a kind of figure. These fit NoPE: profile."):
         figures.draw(posenc.NoPE(), "nonsense")

@@ -41,7 +41,7 @@ def test_the_heat_map_has_position_on_x_lane_on_y_and_the_paper_s_numbers():
     np.testing.assert_allclose(cells, sinusoids(POS, 512).T, atol=1e-9)
     np.testing.assert_allclose(x, POS)
     np.testing.assert_allclose(y, np.arange(512))
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("position (tokens)", "lane (number)")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("position (tokens)", "dimension (number)")
     assert axes.yaxis_inverted()
 
 
@@ -82,7 +82,7 @@ def test_points_are_joined_in_order():
     for axes, (encoding, (lanes, where)) in zip(figure.axes, wanted.items(), strict=False):
         np.testing.assert_allclose(np.stack(axes.lines[0].get_data(), 1), where, atol=1e-12)
         np.testing.assert_allclose(axes.collections[0].get_offsets(), where, atol=1e-12)
-        assert (axes.get_xlabel(), axes.get_ylabel()) == tuple(f"lane {lane}" for lane in lanes)
+        assert (axes.get_xlabel(), axes.get_ylabel()) == tuple(f"dimension {lane}" for lane in lanes)
         assert axes.lines[0].get_color() == colours.colour(figures.grammar.name_of(encoding))
     corners = {text.get_text() for text in figure.axes[1].texts}
     assert corners == {"0, 4, …", "1, 5, …", "2, 6, …", "3, 7, …"}
@@ -147,7 +147,7 @@ def test_a_sentence_has_a_panel_for_each_way():
     np.testing.assert_allclose(mesh_of(second)[0], [[1, h, -1], [h, 1, -h], [-1, -h, 1]], atol=1e-12)
     assert [t.get_text() for t in first.get_yticklabels()] == words == [t.get_text() for t in second.get_xticklabels()]
     assert [axes.get_title(loc="left") for axes in (first, second)] == ["none", "other"]
-    with pytest.raises(ValueError, match="one vector a word"):
+    with pytest.raises(ValueError, match="one vector per word"):
         figures.sentence_similarity(vectors, ["a", "b"])
 
 
@@ -204,7 +204,7 @@ def test_effective_distances_are_those_of_self_extend():
         for k in range(16):
             wanted = q - k if q - k < 4 else q // 2 - k // 2 + 4 - 2  # Jin 2024, equation 4
             assert math.isnan(cells[q, k]) if k > q else cells[q, k] == wanted
-    x, y = lines_of(last)["seen"]
+    x, y = lines_of(last)["mapped"]
     np.testing.assert_allclose(y, cells[-1])
     np.testing.assert_allclose(x, 15 - np.arange(16))
     long = figures.effective_distance(posenc.SelfExtend(head_dim=8, window=100, group=2)).axes[0]

@@ -15,19 +15,19 @@ from posenc.declared import Declared
 PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
     "definition": [
         (broken.AttractsTheFar, {"n_heads": 4}, "differs by"),
-        (broken.TurnsBothBack, {"head_dim": 8}, "turned q differs by"),
+        (broken.TurnsBothBack, {"head_dim": 8}, "rotated q differs by"),
         (broken.RotatesForwardsTwice, {"head_dim": 8}, "the output differs by"),
-        (broken.ForgetsZeros, {"n_heads": 4, "max_distance": 16}, "with zeros among what is learned it differs by"),
+        (broken.ForgetsZeros, {"n_heads": 4, "max_distance": 16}, "with zeros among the parameters it differs by"),
         (
             broken.TakesAnyNegativeRow,
             {"n_heads": 2, "window": (64, 64)},
-            "takes positions that its definition refuses: a token at (",
+            "accepts positions that its definition refuses: a token at (",
         ),
     ],
     "traits": [
         (broken.SeesPlaces, {"n_heads": 4}, "declared shift_invariant, but moving all positions changes scores"),
         (broken.ForgetsTheOutput, {"head_dim": 8}, "declared shift_invariant, but moving all positions changes scores"),
-        (broken.RoundsPositions, {"n_heads": 4}, "takes real positions and ignores them"),
+        (broken.RoundsPositions, {"n_heads": 4}, "accepts real positions but ignores their fractions"),
         (broken.LearnsARowMore, {"n_heads": 4, "max_distance": 16}, "declared learned="),
         (broken.EndsTooEarly, {"d_model": 32}, "declared longest="),
         (broken.KeepsItsDistance, {"n_heads": 4}, "but by_distance is False"),
@@ -40,8 +40,8 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
     ],
     "sincere errors": [
         (broken.TakesAnything, {"head_dim": 8}, "half-precision positions: raised nothing"),
-        (broken.MumblesErrors, {"n_heads": 4}, "q of other heads: the message names neither"),
-        (broken.CountsFromTheEnd, {"d_model": 32, "max_len": 128}, "position [-1] gets what position [127] has"),
+        (broken.MumblesErrors, {"n_heads": 4}, "q of other heads: the message does not name the encoding"),
+        (broken.CountsFromTheEnd, {"d_model": 32, "max_len": 128}, "position [-1] gets the vector of position [127]"),
         (broken.TakesTheNextRow, {"d_model": 8, "height": 64, "width": 70}, "but not together"),
     ],
     "permutation": [(broken.CountsByIndex, {"n_heads": 4}, "differs by")],

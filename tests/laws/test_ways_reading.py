@@ -69,9 +69,9 @@ SPOILT = {
     "embed, without a batch": NeedsABatch(d_model=16),
     "vectors": HasOtherVectors(d_model=16),
     "bias, at the end of a long text": SumsInFloat32(d_model=16, n_heads=4),
-    "place where nobody may look, of the refused position 64": ClampsUnseen(d_model=8, max_len=64),
-    "place where nobody may look": ShiftsUnseen(d_model=8, max_len=64),
-    "place where nobody may look, of the refused position -1": LooksUpTheFirstNode(**posenc.card("graphormer").example),
+    "place with hidden values, at the refused position 64": ClampsUnseen(d_model=8, max_len=64),
+    "place with hidden values": ShiftsUnseen(d_model=8, max_len=64),
+    "place with hidden values, at the refused position -1": LooksUpTheFirstNode(**posenc.card("graphormer").example),
     "score_mod, mapped": TakesOneTextForTwo(d_model=16, n_heads=4),
 }
 

@@ -194,11 +194,15 @@ REFUSED = {
     "infinite": (lambda z: (0 * z.sum()).log(), "the function must be finite; got -inf", ""),
     "detached": (lambda z: z.detach().square().sum(), "the function has no gradient", "detach()"),
     "constant": (lambda z: torch.ones(()), "it does not depend on x", "Compute it from its argument"),
-    "relu": (lambda z: BENT(z).sum(), "as a network of ReLU alone does", "softplus or GELU for ReLU"),
+    "relu": (lambda z: BENT(z).sum(), "as in a network with only ReLU", "softplus or GELU for ReLU"),
     "once": (lambda z: Kernel.apply(z).sum(), "no second derivative in torch", 'backend="reference"'),
     "fused": (fused, "no second derivative in torch", "plain products and softmax"),
-    "wrong": (lambda z: (Slip.apply(z) + z * z).sum(), "is not how its first one changes", "hand-written backward"),
-    "dropout": (lambda z: DROPPED(z).square().sum(), "must answer the same when asked again", "model.eval()"),
+    "wrong": (
+        lambda z: (Slip.apply(z) + z * z).sum(),
+        "differs from the change of its first one",
+        "hand-written backward",
+    ),
+    "dropout": (lambda z: DROPPED(z).square().sum(), "must return the same value when called again", "model.eval()"),
 }
 
 
@@ -249,12 +253,12 @@ def test_models_without_vectors_and_texts_that_do_not_fit_are_refused():
         "does more to the embeddings than add to them": posenc.ComplexOrder(d_model=16),
     }
     for what, encoding in refused.items():
-        with strategies.refuses(ValueError, what, "Take a model with an additive encoding."):
+        with strategies.refuses(ValueError, what, "Use a model with an additive encoding."):
             measure.taylor_question(language_model(encoding), text)
     for tokens in (text[:1], text[None], text + 9, text - 2, text.double()):
-        with strategies.refuses(ValueError, "tokens must be (seq,) numbers below 11", "one text at a time"):
+        with strategies.refuses(ValueError, "tokens must be (seq,) ids below 11", "one text at a time"):
             measure.taylor_question(sinusoidal, tokens)
-    with strategies.refuses(ValueError, "logit must be from 0 to 10", "got 11"):
+    with strategies.refuses(ValueError, "logit must be an id from 0 to 10", "got 11"):
         measure.taylor_question(sinusoidal, text, logit=11)
 
 

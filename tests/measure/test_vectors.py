@@ -131,7 +131,7 @@ def test_pairs_of_waves_are_cosines_and_sines() -> None:
 
 @pytest.mark.parametrize("name", [n for n in ADDED if n not in WAVES])
 def test_what_has_no_sine_beside_each_cosine_has_no_pairs(name: str) -> None:
-    with strategies.refuses(ValueError, "by_pair: ", "has no pairs of lanes"):
+    with strategies.refuses(ValueError, "by_pair: ", "has no pairs of a sine and a cosine"):
         measure.by_pair(example(name), [0, 1])
 
 

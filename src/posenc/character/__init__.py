@@ -1,7 +1,7 @@
-"""The character of an encoding: what is said of it in prose, measured by the code that runs in models.
+"""The measured properties (character) of an encoding, by the code that models run.
 
-`measure` looks at one encoding; `check` holds what a card declares against it. Whatever is learned is drawn
-from N(0, 1), several times where a trait must hold for every draw, on a copy in evaluation mode.
+`measure` measures one encoding; `check` compares a card's declarations with the measurement. Parameters are drawn from
+N(0, 1) on a copy in evaluation mode, several times if a property must hold for every draw.
 """
 
 from posenc.character.measuring import Character, check, measure

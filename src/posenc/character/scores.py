@@ -1,4 +1,4 @@
-"""What scores and values of pairs of tokens show, and what it costs to form them."""
+"""Properties of the scores and values of pairs of tokens, and their cost."""
 
 import torch
 from torch import Tensor
@@ -8,14 +8,14 @@ from posenc.encoding import Placed
 from posenc.families import of_each_head
 from posenc.probe import REFUSALS, Probe, count_numbers
 
-EXACT = 1e-9  # of the largest score, in float64
-MOVES = ((9, 21), (5, 3), (2, 1))  # positions looked at, and how far they move; the first that fit
+EXACT = 1e-9  # relative to the largest score, in float64
+MOVES = ((9, 21), (5, 3), (2, 1))  # number of positions and their move; the first that the encoding accepts counts
 
 
 def shift_change(probe: Probe) -> float | None:
-    """Return how much scores, and what queries get of values, change when all positions move on all axes.
+    """Return the change of scores, and of rotated values, when all positions move by the same amount on all axes.
 
-    As a part of the largest; None if the encoding has no room to move.
+    It is relative to the largest; None if the encoding has too few positions for a move.
     """
     for n, move in MOVES:
         if probe.longest is None or probe.longest >= n - 1 + move:
@@ -23,14 +23,14 @@ def shift_change(probe: Probe) -> float | None:
             x = probe.normal(1, n, probe.d_model)
             try:
                 here, there = _of_pairs(probe, x, x, pos), _of_pairs(probe, x, x, pos + move)
-            except REFUSALS:  # another axis has less room
+            except REFUSALS:  # another axis is shorter
                 continue
             return max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(here, there, strict=True))
     return None
 
 
 def is_symmetric(probe: Probe) -> bool:
-    """Whether query and key may change places: with one content each, scores and what values give are symmetric."""
+    """Return whether scores and rotated values stay the same when query and key swap positions."""
     pos = probe.along(probe.line(48))
     tokens = probe.normal(2, 1, 1, probe.d_model).expand(-1, -1, len(pos), -1)
     found = _of_pairs(probe, tokens[0], tokens[1], pos)
@@ -38,10 +38,10 @@ def is_symmetric(probe: Probe) -> bool:
 
 
 def falls_with_distance(probe: Probe) -> bool:
-    """Whether the score of one content never rises with distance in any head, and falls in one."""
+    """Return whether the score of one content never rises with distance in any head, and falls in one."""
     end = CAP if probe.longest is None else min(CAP, probe.longest)
     distances = [d for d in (*range(257), *(2**i for i in range(9, 17))) if d <= end]
-    pos = probe.along(end - torch.tensor(distances).flip(0))  # in order, for sums along the tokens
+    pos = probe.along(end - torch.tensor(distances).flip(0))  # ascending, for sums along the tokens
     x = probe.normal(1, 1, probe.d_model).expand(-1, len(pos), -1)
     by_distance = _scores(probe, x, x, pos)[0, :, -1].flip(-1)
     slack = EXACT * by_distance.abs().max()
@@ -50,21 +50,21 @@ def falls_with_distance(probe: Probe) -> bool:
 
 
 def count_work(probe: Probe) -> tuple[str, float, float]:
-    """Return what the work grows with, and the numbers that are computed for each token and for each pair."""
+    """Return the unit that the work grows with, and the numbers computed for each token and for each pair."""
     lengths, seen = (16, 32, 48), []
     for n in lengths:
-        pos = probe.along(torch.arange(n) % len(probe.line(n)))  # a short table is read again
+        pos = probe.along(torch.arange(n) % len(probe.line(n)))  # a short table is read repeatedly
         x = probe.normal(1, n, probe.d_model)
         placed = probe.place(pos, x)
-        seen.append(count_numbers(lambda x=x, placed=placed: _doors(probe, x, placed)))  # type: ignore[misc]
+        seen.append(count_numbers(lambda x=x, placed=placed: _call_hooks(probe, x, placed)))  # type: ignore[misc]
     lines = torch.tensor([[1.0, n, n * n] for n in lengths], dtype=torch.float64)
     _, per_token, per_score = torch.linalg.solve(lines, torch.tensor(seen, dtype=torch.float64)).tolist()
     grows = "score" if per_score > 0.5 else "token" if per_token > 0.5 else "nothing"
     return grows, abs(round(per_token, 1)), abs(round(per_score, 1))
 
 
-def _doors(probe: Probe, x: Tensor, placed: Placed) -> None:
-    """Go through the doors of one layer with one head of keys a head of queries."""
+def _call_hooks(probe: Probe, x: Tensor, placed: Placed) -> None:
+    """Call the hooks of one layer, with one key head per query head."""
     encoding, here = probe.encoding.layer(probe.index, placed)
     probe.encoding.embed(x, placed)
     q = x.new_zeros(()).expand(1, probe.n_heads, x.shape[1], probe.head_dim)
@@ -77,7 +77,7 @@ def _doors(probe: Probe, x: Tensor, placed: Placed) -> None:
 
 
 def _scores(probe: Probe, of_query: Tensor, of_key: Tensor, pos: Tensor) -> Tensor:
-    """Return the scores (1, n_heads, n, n) of tokens that become queries and tokens that become keys."""
+    """Return the scores (1, n_heads, n, n) of queries and keys projected from tokens."""
     with torch.no_grad():
         placed = probe.place(pos, of_query)
         q, k = probe.project(of_query, placed)[0], probe.project(of_key, placed)[1]
@@ -85,7 +85,7 @@ def _scores(probe: Probe, of_query: Tensor, of_key: Tensor, pos: Tensor) -> Tens
 
 
 def _of_pairs(probe: Probe, of_query: Tensor, of_key: Tensor, pos: Tensor) -> list[Tensor]:
-    """Return the scores, and where values rotate what queries get of each, (width, n_heads, n, n)."""
+    """Return the scores, and if values rotate, the value that each query gets from each key, (width, n_heads, n, n)."""
     return [_scores(probe, of_query, of_key, pos), *_received(probe, of_key, pos)]
 
 
@@ -97,6 +97,6 @@ def _received(probe: Probe, of_key: Tensor, pos: Tensor) -> list[Tensor]:
     rotated = encoding.rotate_v(v, placed)
     if rotated is v:
         return []
-    by_key = of_each_head(rotated, probe.n_heads)[0].transpose(0, 1)[:, :, None]  # each key is an item of a batch
+    by_key = of_each_head(rotated, probe.n_heads)[0].transpose(0, 1)[:, :, None]  # each key becomes an item of a batch
     outs = encoding.unrotate_out(by_key.expand(-1, -1, len(pos), -1), placed)
     return [outs.permute(3, 1, 2, 0)]

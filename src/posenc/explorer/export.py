@@ -1,7 +1,7 @@
-"""The page as one file that works from a disk: styles, modules, charts and the answers of one state inside it.
+"""Export the page as one file that opens from disk, with its styles, modules, charts and answers inside.
 
-Modules become data: addresses in an import map, since a page from a disk may import nothing else. The file forbids
-itself every request.
+Modules become data: addresses in an import map, because a page opened from disk cannot import files. The file's own
+policy forbids every request.
 """
 
 import base64
@@ -17,9 +17,9 @@ from posenc.explorer import server, start
 from posenc.explorer.targets import FIRST, Target
 from posenc.replacing import replaced
 
-FRAMES, STATE = "/*POSENC_FRAMES*/{}", '/*POSENC_STATE*/""'  # each stands once in the shell
-_PLAIN = "-_.!~*'()"  # what JavaScript's encodeURIComponent leaves as it is, next to letters and digits
-_MOST_LAYERS = 64  # of the model that the page is about
+FRAMES, STATE = "/*POSENC_FRAMES*/{}", '/*POSENC_STATE*/""'  # placeholders; each occurs once in the shell
+_PLAIN = "-_.!~*'()"  # characters that JavaScript's encodeURIComponent keeps, besides letters and digits
+_MOST_LAYERS = 64  # of the target model
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -32,10 +32,10 @@ _OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#|https?:)[^"]*"')
 
 
 def write(target: Target, path: Path) -> None:
-    """Write the page about a target as one HTML file, which appears whole or not at all.
+    """Write the page about a target as one HTML file, atomically.
 
     Raises:
-        ValueError: The file cannot be written, or the target is a file that is refused.
+        ValueError: The file cannot be written, or the target is an invalid file.
     """
     if not path.absolute().parent.is_dir():
         raise ValueError(f"explore: --export: there is no directory {str(path.parent)!r}. Make it first.")
@@ -53,12 +53,12 @@ def write(target: Target, path: Path) -> None:
 
 
 def collect(target: Target) -> dict[str, Any]:
-    """Return what the page asks about a target: what it begins with, and each view that fits, by address.
+    """Return the answers that the page needs for a target, by address: the start answer and each view that applies.
 
-    Frames are in base64; JSON is as it is. Loads torch.
+    Frames are encoded in base64; JSON is kept. Loads torch.
 
     Raises:
-        ValueError: The target is a file that is refused.
+        ValueError: The target is an invalid file.
     """
     begin = {**start.early(target), **start.late(target), "ready": True, "failure": None, "token": ""}
     if begin["target"]["error"]:
@@ -67,7 +67,7 @@ def collect(target: Target) -> dict[str, Any]:
     for view, query in questions(begin):
         try:
             data, media_type = server.compute("view", view, query)
-        except server.RefusedError:  # a view that has no picture of this; the page greys it out
+        except server.RefusedError:  # the view does not apply; the page disables it
             continue
         binary = media_type != "application/json"
         held[address(view, query)] = base64.b64encode(data).decode() if binary else json.loads(data)
@@ -75,10 +75,10 @@ def collect(target: Target) -> dict[str, Any]:
 
 
 def questions(begin: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return what the page asks while every control stands at its default: of one encoding, and of all models.
+    """Return the queries of the page with every control at its default, for one encoding and for all models.
 
-    Of the model or study that the page is about, its layers, methods and pictures are asked for as well. As the page
-    does, it leaves out what is the default.
+    If the target is a model or a study, its layers, methods and pictures are included. Like the page, the queries omit
+    default values.
     """
     target = begin["target"]
     encoding = target["id"] if target["kind"] == "encoding" else FIRST
@@ -102,19 +102,19 @@ def questions(begin: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
 
 
 def _of_model(name: str, view: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what else is asked of one model: its other layers, and other methods on its first one."""
+    """Return more queries about one model: its other layers, and other methods on its first layer."""
     from posenc.explorer import models
 
     try:
         n_layers = min(len(models.open_shown(name).layers), _MOST_LAYERS)
-    except ValueError:  # a checkpoint without a configuration, which has no picture
+    except ValueError:  # a checkpoint without a configuration cannot be drawn
         return []
     methods = next(c["choices"] for c in view["controls"] if c["name"] == "method")
     return [{"layer": str(i)} for i in range(1, n_layers)] + [{"method": method} for method in methods[1:]]
 
 
 def _of_study(view: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what is asked of a study: every picture of each model, and all maps of the first."""
+    """Return the queries about a study: every picture of each model, and all maps of the first."""
     from posenc.explorer import studies
     from posenc.study.config import read_size
 
@@ -129,7 +129,7 @@ def _of_study(view: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def address(view: str, query: Mapping[str, str]) -> str:
-    """Return the address that names an answer in the file: options in order, without the picture's size.
+    """Return the key of an answer in the file: its address with sorted options, without the picture's size.
 
     >>> address("heat", {"length": "64", "a": "rope", "rows": "200"})
     '/api/view/heat?a=rope&length=64'
@@ -140,15 +140,15 @@ def address(view: str, query: Mapping[str, str]) -> str:
 
 
 def fill(page: str, held: Mapping[str, Any], state: str = "") -> str:
-    """Put answers, and the query string to begin with, into the shell."""
+    """Insert answers and the initial query string into the shell."""
     return page.replace(FRAMES, _script_json(held), 1).replace(STATE, _script_json(state), 1)
 
 
 def shell() -> str:
-    """Return the whole page as one HTML text that holds no answers yet.
+    """Return the whole page as one HTML text, without answers.
 
     Raises:
-        RuntimeError: The page refers to something that is not inlined.
+        RuntimeError: The page refers to a file that is not inlined.
     """
     files = _Files({name: entry.read_text("utf-8") for name, entry in server.static_files().items()})
     modules = {name: text for name, text in files.items() if name.endswith(".js")}
@@ -174,14 +174,14 @@ def shell() -> str:
 
 
 class _Files(dict[str, str]):
-    """The page's files; one that is not there is a mistake in the page."""
+    """The page's files by name; raises a RuntimeError for a missing one."""
 
     def __missing__(self, name: str) -> str:
         raise RuntimeError(f"the page refers to {name}, which is not among its files")
 
 
 def _bare(name: str, text: str, modules: Mapping[str, str]) -> str:
-    """Return a module whose imports have names of the import map: a data: address has no neighbours."""
+    """Return a module that imports by names of the import map: relative imports fail from a data: address."""
 
     def rename(found: re.Match[str]) -> str:
         if found["name"] not in modules:
@@ -196,10 +196,10 @@ def _data(text: str, media_type: str) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """Return JSON that may stand in a script: nothing in it ends one."""
+    """Return JSON that is safe inside a script element: it contains no closing tag."""
     return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c")
 
 
 def _in_script(code: str) -> str:
-    """Return JavaScript that may stand in a script; the words that end one are in strings there, and stay the same."""
+    """Return JavaScript that is safe inside a script element: the tags in its strings are escaped."""
     return re.sub(r"<(?=/script|!--)", r"\\x3c", code, flags=re.IGNORECASE)

@@ -1,10 +1,10 @@
-"""Frames: what a view answers, as a JSON header and arrays, in the binary form that the page reads.
+"""Frames: a view's answer as a JSON header and arrays, and its binary form for the page.
 
     uint32 little-endian   bytes of the header, a multiple of 4
     header                 JSON in UTF-8, padded with spaces; `arrays` lists [{name, shape}] in order
-    arrays                 float32 little-endian, one behind the other
+    arrays                 float32 little-endian, concatenated
 
-The arrays of a `Frame` stay in full precision: only their copy for the page is float32, a table for download is not.
+The arrays of a `Frame` keep full precision, also in a table for download; only the page's copy is float32.
 """
 
 import json
@@ -23,10 +23,10 @@ Array = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Frame:
-    """What a view answers: what is drawn, and the numbers.
+    """A view's answer: the description of a picture, and its numbers.
 
     Args:
-        header: Plain JSON values that refer to arrays by index. Under `arrays` it may name them, as [{name}].
+        header: JSON values that refer to arrays by index. Its key `arrays` may name them, as [{name}].
         arrays: Real numbers of any shape.
     """
 
@@ -35,10 +35,10 @@ class Frame:
 
 
 def encode(frame: Frame) -> bytes:
-    """Return the frame's binary form; infinite and undefined numbers of the header become null.
+    """Return the frame's binary form; infinite numbers and NaN in the header become null.
 
     Raises:
-        TypeError: The header holds a value that JSON has not.
+        TypeError: The header holds a value that JSON cannot express.
 
     >>> encode(Frame({"view": "x"}, [np.array([1.0])]))
     b'8\\x00\\x00\\x00{"view": "x", "arrays": [{"name": "0", "shape": [1]}]}  \\x00\\x00\\x80?'
@@ -50,13 +50,13 @@ def encode(frame: Frame) -> bytes:
     ]
     head = json.dumps(plain({**frame.header, "arrays": arrays}), ensure_ascii=False, allow_nan=False).encode()
     head += b" " * (-len(head) % _ALIGNED)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+    with np.errstate(over="ignore"):  # numbers beyond float32's range become infinite
         body = b"".join(np.ascontiguousarray(array, dtype="<f4").tobytes() for array in frame.arrays)
     return len(head).to_bytes(4, "little") + head + body
 
 
 def plain(value: Any) -> Any:
-    """Return plain JSON values: NumPy's numbers become Python's, infinite and undefined ones None.
+    """Convert to JSON values: NumPy numbers become Python numbers; infinite numbers and NaN become None.
 
     >>> plain({"n": np.float64("inf"), "m": (np.int64(3), True)})
     {'n': None, 'm': [3, True]}

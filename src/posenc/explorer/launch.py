@@ -1,4 +1,4 @@
-"""Start the explorer: a socket, the server, and a browser that shows it."""
+"""Start the explorer: open a socket, run the server, and open a browser."""
 
 import contextlib
 import os
@@ -31,15 +31,15 @@ def explore(
     """Serve the explorer until Ctrl-C.
 
     Args:
-        target: What to show first, as the command line has it.
-        say: Writes a line.
-        port: Exactly this one, 0 for any; None for the first that is free from 8765.
-        host: The address to listen on; None means this machine alone.
-        browser: Open the page.
+        target: The first thing to show, as given on the command line.
+        say: Prints a line.
+        port: The port; 0 for any free one; None for the first free one from 8765.
+        host: The address to listen on; None for this machine only.
+        browser: Whether to open the page in a browser.
 
     Raises:
-        ValueError: The target is unknown, or the port or address cannot be had.
-        TypeError: The target is a class that is no encoding.
+        ValueError: The target is unknown, or the port or address is not available.
+        TypeError: The target is a class that is not an encoding.
     """
     use_one_core()
     chosen = targets.find(target)
@@ -49,11 +49,11 @@ def explore(
         server.loading.start()
         if not origin.local:
             say(
-                f"Listening on {host}: whoever reaches this address over the network can use the explorer, ask this "
-                "machine to compute, and see what you open in it. There is no password and no encryption."
+                f"Listening on {host}: everyone who can reach this address over the network can use the explorer, run "
+                "computations on this machine, and see the files that you open. There is no password and no encryption."
             )
         url = origin.url + (f"?{chosen.state}" if chosen.state else "")
-        say(f"The explorer is at {url} (Ctrl-C ends it).")
+        say(f"The explorer is at {url} (Ctrl-C stops it).")
         web = _Web(_settings(server), server.end)
         if browser:
             threading.Thread(target=open_browser, args=(url,), daemon=True).start()
@@ -61,7 +61,7 @@ def explore(
 
 
 class _Web(uvicorn.Server):
-    """A server that does not wait for long answers when it is told to end."""
+    """A server that does not wait for long computations when it is stopped."""
 
     def __init__(self, config: uvicorn.Config, end: Callable[[], None]) -> None:
         super().__init__(config)
@@ -73,10 +73,9 @@ class _Web(uvicorn.Server):
 
 
 def use_one_core() -> None:
-    """Let torch, once it is imported, work with one thread, unless the environment says another number.
+    """Let torch use one thread after its import, unless the environment sets another number.
 
-    What is drawn is small, and threads that wait for each other beside a browser that draws cost fifty times what they
-    bring.
+    The computations are small. With a browser drawing on the same cores, more threads were up to fifty times slower.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -91,16 +90,16 @@ def _settings(server: Server) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         server_header=False,
-        proxy_headers=False,  # nobody stands between, so nobody may say that somebody does
+        proxy_headers=False,  # there is no proxy, so forwarded headers are not trusted
         timeout_graceful_shutdown=1,
     )
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that takes connections already, so that a browser may come at once.
+    """Return a socket that already accepts connections, so that a browser may connect at once.
 
     Raises:
-        ValueError: The port is taken, the address is none of this machine's, or the system forbids it.
+        ValueError: The port is taken, the address does not belong to this machine, or the system forbids it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = range(PORT, PORT + TRIES) if port is None else [port]
@@ -137,7 +136,7 @@ def export(target: str | None, path: Path) -> None:
 
     Raises:
         ValueError: The target is unknown or has a state, or the file cannot be written.
-        TypeError: The target is a class that is no encoding.
+        TypeError: The target is a class that is not an encoding.
     """
     use_one_core()
     from posenc.explorer import export as exporting
@@ -145,7 +144,7 @@ def export(target: str | None, path: Path) -> None:
     chosen = targets.find(target)
     if chosen.state:
         raise ValueError(
-            "explore: --export writes a target's pictures as they begin, and takes no state. Leave out what follows "
-            "the question mark, or open it and save the page there."
+            "explore: --export writes a target's default pictures, so it takes no state. Leave out the question mark "
+            "and the text after it; or open the page in that state and save it there."
         )
     exporting.write(chosen, path)

@@ -1,4 +1,4 @@
-"""Work beside the server, what is slow to load and the answers, in threads that do not keep the program alive."""
+"""Background threads for slow loading and for computing answers; they do not keep the program alive."""
 
 import sys
 import traceback
@@ -13,7 +13,7 @@ class Loading:
     """Work that runs once.
 
     Args:
-        work: What loads (torch, the encodings, the views); its failure is told on the page, and to the terminal.
+        work: Loads torch, the encodings and the views. A failure is reported on the page and in the terminal.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -22,21 +22,21 @@ class Loading:
 
     @property
     def ready(self) -> bool:
-        """Whether everything is there."""
+        """Whether the work has succeeded."""
         return self._done.is_set() and self.failure is None
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the work and return at once."""
         Thread(target=self._run, name="posenc-loading", daemon=True).start()
 
     def wait(self) -> None:
-        """Wait until the work has ended, well or badly."""
+        """Wait until the work has succeeded or failed."""
         self._done.wait()
 
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # whatever it is, somebody looks at the page and waits
+        except BaseException as error:  # the page waits, so it must show any failure
             traceback.print_exception(error, file=sys.stderr)
             self.failure = f"The explorer could not load: {type(error).__name__}: {error}"
         finally:
@@ -44,9 +44,9 @@ class Loading:
 
 
 class Worker:
-    """One thread that does one thing after another.
+    """One thread that runs submitted work in order.
 
-    A pool's threads would be waited for at the end of the program, and an answer may take long.
+    Not a thread pool, because Python would wait for its threads at exit, and an answer may take long.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Worker:
         Thread(target=self._run, name="posenc-answers", daemon=True).start()
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """Put work in the queue and return its future."""
+        """Queue the work and return its future."""
         future: Future[Any] = Future()
         self._queue.put((work, future))
         return future
@@ -66,5 +66,5 @@ class Worker:
                 continue
             try:
                 future.set_result(work())
-            except BaseException as error:  # whoever waits is told
+            except BaseException as error:  # raised where the result is awaited
                 future.set_exception(error)

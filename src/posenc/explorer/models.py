@@ -1,4 +1,4 @@
-"""Models of the shelf: what each layer does, and what its pairs reach before and after an extension."""
+"""Read models for the model view: bundled ones, and ones from uploaded files."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,37 +19,40 @@ _WHO = "explore"
 
 @dataclass(frozen=True)
 class Shown:
-    """A model's settings, read.
+    """A model's configuration, inspected.
 
     Args:
-        name: What it is called.
-        found: What `posenc.inspection.inspect` returns.
-        layers: For each layer, first to last, which entry of found["layers"] it is; one layer alone where the settings
-            do not say how many there are.
-        told: Whether they say so.
-        bundled: Whether it is one of those that come with the package.
+        name: Its name.
+        found: The result of `posenc.inspection.inspect`.
+        layers: The index into found["layers"] for each layer, first to last; each kind once if the configuration does
+            not give the number of layers.
+        counted: Whether the configuration gives that number.
+        bundled: Whether the model comes with the package.
     """
 
     name: str
     found: Mapping[str, Any]
     layers: tuple[int, ...]
-    told: bool
+    counted: bool
     bundled: bool
 
 
 def open_shown(name: str) -> Shown:
-    """Return a bundled model, or one that was read from a file, by its id.
+    """Return a bundled model by name, or an uploaded one by its id.
 
     Raises:
-        ValueError: There is none of that name, or its file says nothing of how positions turn.
+        ValueError: There is no such model, or it was uploaded without a configuration.
     """
     if name in (known := known_models()):
         return _bundled(name)
     if not name.startswith("file-"):
-        raise ValueError(f"{_WHO}: there is no model {short(name)} on the shelf. Known: {', '.join(known)}.")
+        raise ValueError(f"{_WHO}: there is no model {short(name)}. Known: {', '.join(known)}.")
     kept = shelf.find(name)
     if kept.get("config") is None:
-        raise ValueError(f"{_WHO}: {kept['title']} came without a config.json, which says how positions turn. Add it.")
+        raise ValueError(
+            f"{_WHO}: {kept['title']} came without a config.json, which holds the settings for positions. "
+            "Drop both files together."
+        )
     found, order = kept["inspection"], _order(kept["config"])
     return Shown(kept["title"], found, *_places(found, order), False)
 
@@ -61,7 +64,7 @@ def _bundled(name: str) -> Shown:
 
 
 def _order(source: config.Source) -> list[str] | None:
-    """Return the kind of each layer, or None where the file does not say how many there are."""
+    """Return the kind of each layer, or None if the configuration does not give the number of layers."""
     with suppress(ValueError):
         return kinds.layers(open_model(Checked(config.read(source))))
     return None

@@ -1,4 +1,4 @@
-"""An encoding's options as controls of the page, from its constructor's signature and its class's docstring."""
+"""Derive the page's controls for an encoding from its constructor's signature and its class's docstring."""
 
 import inspect
 import re
@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 from posenc.colours import colour, on_dark
 from posenc.registry import Card
 
-EXAMPLE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "head_dim": 64, "max_len": 1024}  # of one's own class
+EXAMPLE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "head_dim": 64, "max_len": 1024}  # for a user class
 _SECTION = re.compile(r"^Args:\n(?P<body>(?:[ \t]+\S.*\n|\n)+)", re.MULTILINE)
 
 
 class Range(NamedTuple):
-    """Where a slider begins and ends; what a constructor takes may be wider."""
+    """The range of a slider; the constructor may accept more."""
 
     low: float
     high: float
@@ -47,11 +47,11 @@ _RANGES = {
 
 
 def describe(card: Card, views: Iterable[str]) -> dict[str, Any]:
-    """Return what the page knows of an encoding, as plain JSON values.
+    """Return the page's description of an encoding as JSON values.
 
     Args:
-        card: What the registry knows.
-        views: Ids of the views that it has.
+        card: Its registry card.
+        views: Ids of the views that apply to it.
     """
     return {
         "name": card.name,
@@ -71,7 +71,7 @@ def describe(card: Card, views: Iterable[str]) -> dict[str, Any]:
 
 
 def describe_class(name: str, cls: type, views: Iterable[str]) -> dict[str, Any]:
-    """Return the same of a class of one's own, `package.module:Class`, which has no card."""
+    """Return the same for a user class `package.module:Class`, which has no card."""
     return {
         **dict.fromkeys(("formula", "paper"), ""),
         "name": name,
@@ -93,7 +93,7 @@ def controls(cls: type, example: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Args:
         cls: The class.
-        example: Arguments that construct a small one: their values stand where the constructor has no default.
+        example: Arguments that construct a small instance; they replace missing defaults.
 
     >>> from posenc import RoPE
     >>> [(c["name"], c["kind"], c["default"]) for c in controls(RoPE, {"head_dim": 8})][:2]
@@ -113,10 +113,10 @@ def controls(cls: type, example: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def defaults(cls: type, example: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a constructor is given where a question says nothing; all else stands as the constructor has it.
+    """Return the constructor arguments for options that a query omits; all others keep the constructor's defaults.
 
-    That is the example's value of what must be given or cannot be written as text, and the whole example where the
-    constructor's own values do not fit those.
+    These are the example's values for options that are required or cannot be written as text; or the whole example, if
+    the constructor's defaults are inconsistent with those values.
 
     >>> from posenc import RoPE
     >>> defaults(RoPE, {"head_dim": 8, "base": 100.0})
@@ -136,7 +136,7 @@ def defaults(cls: type, example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Return the parts of a union, and of unions in it; of anything else itself.
+    """Return the members of a union, flattened; for any other annotation, a list of just that.
 
     >>> alternatives(int | str | None)
     [<class 'int'>, <class 'str'>, <class 'NoneType'>]
@@ -147,12 +147,12 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def is_list(kind: Any) -> bool:
-    """Say whether an annotation is that of a list or tuple of values."""
+    """Return whether an annotation is a list or tuple of values."""
     return typing.get_origin(kind) in (tuple, list, Sequence)
 
 
 def helps_of(cls: type) -> dict[str, str]:
-    """Return what a class's docstring says of each argument.
+    """Return the description of each argument in a class's docstring.
 
     >>> from posenc import RoPE
     >>> helps_of(RoPE)["base"]
@@ -165,7 +165,7 @@ def helps_of(cls: type) -> dict[str, str]:
 
 
 def _control(name: str, kinds: list[Any], default: Any) -> dict[str, Any] | None:
-    """Return name, kind, default, choices and range; None for what cannot be written as text."""
+    """Return name, kind, default, choices and range; None for an option that cannot be written as text."""
     words = [word for k in kinds if typing.get_origin(k) is Literal for word in typing.get_args(k)]
     optional = type(None) in kinds
     lists = any(is_list(k) and _is_plain(k) for k in kinds)
@@ -175,14 +175,14 @@ def _control(name: str, kinds: list[Any], default: Any) -> dict[str, Any] | None
         return _plain(name, "bool", default)
     if lists or str in kinds:
         return _plain(name, "text", _written(default)) | ({"choices": words} if words else {})
-    for kind, said in ((int, "int"), (float, "float")):
+    for kind, word in ((int, "int"), (float, "float")):
         if kind in kinds and not (kind is int and float in kinds):
-            return _plain(name, said, default) | _range(name, default)
+            return _plain(name, word, default) | _range(name, default)
     return None
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether a list's entries can be written: numbers or words."""
+    """Return whether a list's entries are numbers or words."""
     return any(k in (int, float, str) for part in typing.get_args(kind) for k in alternatives(part))
 
 
@@ -191,14 +191,14 @@ def _plain(name: str, kind: str, default: Any) -> dict[str, Any]:
 
 
 def _written(default: Any) -> Any:
-    """Return a list as the text that means it."""
+    """Return a list as comma-separated text."""
     if isinstance(default, str) or not isinstance(default, Iterable):
         return default
     return ",".join(str(value) for value in default)
 
 
 def _range(name: str, default: Any) -> dict[str, Any]:
-    """Return a slider's range, widened to the default, if one is known for that name."""
+    """Return the slider's range for a name, if known, widened to include the default."""
     if name not in _RANGES:
         return {}
     low, high, log, step = _RANGES[name]

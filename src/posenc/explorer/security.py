@@ -1,7 +1,8 @@
-"""What the explorer's server refuses: strangers' names for it, strangers' pages, other methods, long bodies.
+"""Refuse requests with foreign host names, from foreign pages, with other methods, or with long bodies.
 
-A page of any site can make a browser ask 127.0.0.1. It cannot read the answer without CORS, which is never given,
-unless it makes its own name point here (DNS rebinding): then the Host header bears that name.
+A page of any site can make a browser send requests to 127.0.0.1. It cannot read the answers without CORS headers, which
+this server never sends, unless its own host name resolves to 127.0.0.1 (DNS rebinding): then the Host header has that
+name.
 """
 
 import ipaddress
@@ -21,7 +22,7 @@ _EVERYWHERE = {"0.0.0.0", "::"}
 _READING = {"GET", "HEAD"}
 _LOCAL = {"127.0.0.1", "::1", "localhost"}
 _ALWAYS = {
-    # style-src-attr: charts place their parts by style attributes written through the DOM, which needs no exception
+    # style-src-attr is not needed: charts set style attributes through the DOM, which the policy allows
     "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -29,12 +30,12 @@ _ALWAYS = {
     "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",  # answers bear the token or an uploaded model's numbers
+    "cache-control": "no-store",  # answers contain the token or an uploaded model's numbers
 }
 
 
 class RefusedError(Exception):
-    """What a question is refused with: a status and a sentence."""
+    """A refusal: an HTTP status and a sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -43,7 +44,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the server listens, and the names that it goes by.
+    """The address and port where the server listens, and its valid host names.
 
     Args:
         host: The address as given.
@@ -54,9 +55,9 @@ class Origin:
     port: int
 
     def known(self, given: str) -> bool:
-        """Say whether a Host header names this server.
+        """Return whether a Host header names this server.
 
-        Listening everywhere, any address in digits does: a name is needed to point a browser here unasked.
+        A server on all addresses accepts every numeric address: DNS rebinding needs a name.
 
         >>> [Origin("127.0.0.1", 8765).known(h) for h in ("localhost:8765", "127.0.0.1:8765", "evil.example:8765")]
         [True, True, False]
@@ -74,12 +75,12 @@ class Origin:
 
     @property
     def local(self) -> bool:
-        """Whether this machine alone can reach it."""
+        """Whether only this machine can reach the server."""
         return self.host in _LOCAL
 
     @property
     def url(self) -> str:
-        """What a browser on this machine opens."""
+        """The address for a browser on this machine."""
         host = "127.0.0.1" if self.host in _EVERYWHERE else self.host
         return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
 
@@ -93,23 +94,23 @@ def _in_digits(name: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware: checks every question before anything else sees it, and sets headers on every answer.
+    """ASGI middleware that checks every request first, and sets security headers on every response.
 
     Args:
-        app: What answers.
-        origin: Where the server listens.
-        posts: Paths that take POST beside GET and HEAD.
+        app: The app that answers.
+        origin: The address and port of the server.
+        posts: Paths that accept POST in addition to GET and HEAD.
     """
 
     def __init__(self, app: ASGIApp, *, origin: Origin, posts: Iterable[str] = ()) -> None:
         self.app, self.origin, self.posts = app, origin, frozenset(posts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check and answer one question."""
+        """Check and answer one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            return  # a websocket that nobody accepts is refused by the server
+            return  # the server closes a websocket that the app does not accept
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -117,7 +118,7 @@ class Guard:
                 for name, value in _ALWAYS.items():
                     headers[name] = value
                 if scope["method"] not in _READING and message["status"] >= 400:
-                    headers["connection"] = "close"  # or the rest of a body that nobody wants is taken to its end
+                    headers["connection"] = "close"  # otherwise the server would read the rest of the body
             await send(message)
 
         try:
@@ -130,38 +131,38 @@ class Guard:
     def _check(self, scope: Scope, headers: Headers) -> None:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self.origin.known(hosts[0]):
-            raise RefusedError(403, f"This server answers at {self.origin.url} and by no other name.")
+            raise RefusedError(403, f"This server answers only at {self.origin.url}.")
         allowed = {*_READING, "POST"} if scope["path"] in self.posts else _READING
         if scope["method"] not in allowed:
-            raise RefusedError(405, f"This address takes {' and '.join(sorted(allowed))} only.")
+            raise RefusedError(405, f"This address accepts only {' and '.join(sorted(allowed))}.")
         asks = scope["path"].startswith("/api/") or scope["method"] == "POST"
         if asks and headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
-            raise RefusedError(403, "Pages of other sites get no answer here.")
+            raise RefusedError(403, "This server does not answer pages of other sites.")
 
 
 def check_post(headers: Mapping[str, str], token: str, origin: Origin) -> None:
     """Refuse a POST that does not come from the page that this server sent.
 
     Raises:
-        RefusedError: Its origin is another, it names none, or its token is wrong.
+        RefusedError: The Origin is missing or foreign, or the token is wrong.
     """
     came_from = urlsplit(headers.get("origin", ""))
     if came_from.scheme != "http" or came_from.netloc != headers.get("host") or not origin.known(came_from.netloc):
-        raise RefusedError(403, "Only the page that this server sent may post here: the Origin is another.")
+        raise RefusedError(403, "Only the page from this server may post here; the Origin header differs.")
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        raise RefusedError(403, "Only the page that this server sent may post here.")
+        raise RefusedError(403, "Only the page from this server may post here.")
     if not secrets.compare_digest(headers.get(TOKEN_HEADER, "").encode(), token.encode()):
-        raise RefusedError(403, "The token is wrong: the server has been started again. Reload the page.")
+        raise RefusedError(403, "The token is wrong, because the server has been restarted. Reload the page.")
 
 
 async def read_body(headers: Mapping[str, str], receive: Receive, limit: int = MAX_BODY) -> bytes:
-    """Return a question's body, of which no more than the limit is ever held.
+    """Return a request's body; never hold more than the limit in memory.
 
     Raises:
-        RefusedError: It is longer, says so, or breaks off.
+        RefusedError: The body or its declared length exceeds the limit, or the connection breaks off.
     """
     said = headers.get("content-length", "0")
-    long = RefusedError(413, f"At most {limit:,} bytes are read. Of a checkpoint, send the header alone.")
+    long = RefusedError(413, f"At most {limit:,} bytes are read. Send only the header of a checkpoint.")
     if not said.isdecimal() or int(said[:20]) > limit:
         raise long
     body = bytearray()
@@ -171,7 +172,7 @@ async def read_body(headers: Mapping[str, str], receive: Receive, limit: int = M
         if message["type"] != "http.request":
             raise RefusedError(400, "The body broke off.")
         body += message.get("body", b"")
-        if len(body) > limit:  # sent in chunks, it says no length
+        if len(body) > limit:  # a chunked body declares no length
             raise long
         more = message.get("more_body", False)
     return bytes(body)

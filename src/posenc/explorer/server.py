@@ -1,4 +1,4 @@
-"""The explorer's server: the page, its files, and the questions that it asks. Knows no formula and imports no torch."""
+"""The explorer's server: the page, its files, and its queries. Imports no torch and computes nothing itself."""
 
 import asyncio
 import re
@@ -22,8 +22,8 @@ from posenc.explorer.loading import Loading, Worker
 from posenc.explorer.security import Guard, Origin, RefusedError
 from posenc.explorer.targets import Target
 
-MAX_ANSWERS = 64  # the last ones are kept
-MAX_QUERY = 1 << 15  # characters of a question, which may list the frequencies of a model
+MAX_ANSWERS = 64  # latest answers that are cached
+MAX_QUERY = 1 << 15  # characters of a query, which may list the frequencies of a model
 MAX_NAME = 100  # characters of a file's name
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -31,16 +31,16 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")  # in the name of a file
-Answer = tuple[bytes, str]  # and its media type
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")  # in a file name
+Answer = tuple[bytes, str]  # content, media type
 
 
 class Server:
-    """What the routes share: the token, what loads, and the last answers.
+    """The state that the routes share: the token, the loading thread, and the cached answers.
 
     Args:
-        origin: Where it listens.
-        target: What the explorer was started on.
+        origin: The address and port.
+        target: The target that the explorer was started with.
     """
 
     def __init__(self, origin: Origin, target: Target) -> None:
@@ -50,12 +50,12 @@ class Server:
         self._worker = Worker()
         self._early, self._late = start.early(target), dict[str, Any]()
         self._answers: OrderedDict[str, Answer] = OrderedDict()
-        self._turn = asyncio.Lock()  # one answer at a time: torch's random state is the process's
+        self._one_at_a_time = asyncio.Lock()  # torch's random state belongs to the process
         self._waiting: set[asyncio.Future[None]] = set()
         self._ended = False
 
     def app(self) -> ASGIApp:
-        """Return what a web server runs."""
+        """Return the ASGI app."""
         routes = [
             Route("/", self._page),
             Route("/static/{name:path}", self._file),
@@ -72,13 +72,13 @@ class Server:
         self._late = start.late(self.target)
 
     def end(self) -> None:
-        """Let go of everyone who waits for an answer, since the program ends; may be called by a signal."""
+        """Cancel all waiting requests before the program exits; safe to call from a signal handler."""
         self._ended = True
         for left in tuple(self._waiting):
             left.get_loop().call_soon_threadsafe(left.cancel)
 
     async def _do(self, work: Callable[[], Any]) -> Any:
-        """Let the worker do it, and wait for that or for the end of the program."""
+        """Run work in the worker thread; wait until it is done or the program ends."""
         left = asyncio.get_running_loop().create_future()
         self._waiting.add(left)
         done = asyncio.wrap_future(self._worker.submit(work))
@@ -86,11 +86,11 @@ class Server:
             if not self._ended:
                 await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
-                raise RefusedError(503, "The explorer has ended. Start it again.")
+                raise RefusedError(503, "The explorer has stopped. Start it again.")
             return done.result()
         finally:
             self._waiting.discard(left)
-            done.cancel()  # nobody asks what became of it
+            done.cancel()  # the result is not needed any more
 
     async def _page(self, request: Request) -> Response:
         return _static("index.html")
@@ -118,9 +118,9 @@ class Server:
         pairs = request.query_params.multi_items()
         query = dict(pairs)
         if len(query) != len(pairs):
-            raise RefusedError(400, "A question names each option once.")
+            raise RefusedError(400, "A query may name each option only once.")
         if len(request.url.query) > MAX_QUERY:
-            raise RefusedError(400, f"A question has at most {MAX_QUERY:,} characters.")
+            raise RefusedError(400, f"A query has at most {MAX_QUERY:,} characters.")
         self._check_loaded()
         data, media_type = await self._ask(request, form, view, query)
         name = "-".join(["posenc", view, *_UNSAFE.split(query.get("a", ""))])[:MAX_NAME].rstrip("-")
@@ -128,12 +128,12 @@ class Server:
         return Response(data, media_type=media_type, headers=extra)
 
     async def _ask(self, request: Request, form: str, view: str, query: Mapping[str, str]) -> Answer:
-        """Return an answer, computed or kept; what nobody waits for any more is not computed."""
+        """Return an answer, computed or cached; skip the computation if the client has disconnected."""
         key = f"{form}/{view}?{sorted(query.items())}"
-        async with self._turn:
+        async with self._one_at_a_time:
             if key not in self._answers:
-                if await request.is_disconnected():  # a slider has moved on
-                    raise RefusedError(400, "Nobody waits for this.")
+                if await request.is_disconnected():  # the slider has moved on
+                    raise RefusedError(400, "The client has disconnected.")
                 self._answers[key] = await self._do(lambda: compute(form, view, query))
                 while len(self._answers) > MAX_ANSWERS:
                     self._answers.popitem(last=False)
@@ -145,19 +145,19 @@ class Server:
         body = await security.read_body(request.headers, request.receive)
         self._check_loaded()
         name = "".join(c for c in request.query_params.get("name", "") if c.isprintable())[:MAX_NAME]
-        async with self._turn:
+        async with self._one_at_a_time:
             return JSONResponse(await self._do(lambda: read_upload(body, name or "a file")))
 
     def _check_loaded(self) -> None:
         if not self.loading.ready:
-            raise RefusedError(503, self.loading.failure or "The encodings are still loading. Ask again in a moment.")
+            raise RefusedError(503, self.loading.failure or "The encodings are still loading. Try again in a moment.")
 
 
 def compute(form: str, view: str, query: Mapping[str, str]) -> Answer:
-    """Compute a view's answer in the form asked for, "view" or "csv".
+    """Compute a view's answer in the given form, "view" or "csv".
 
     Raises:
-        RefusedError: There is no such view, or the question has something wrong.
+        RefusedError: There is no such view, or the query is invalid.
     """
     from posenc.explorer import frames, tables, views
 
@@ -169,7 +169,7 @@ def compute(form: str, view: str, query: Mapping[str, str]) -> Answer:
         }
         table = _refusing(
             lambda: tables.write(views.answer(view, {**query, **sizes}))
-        )  # all, and not a canvas's pixels
+        )  # all rows and columns, not only as many as the canvas has pixels
         return table.encode(), "text/csv; charset=utf-8"
     answered = _refusing(lambda: views.answer(view, query))
     if isinstance(answered, frames.Frame):
@@ -178,10 +178,10 @@ def compute(form: str, view: str, query: Mapping[str, str]) -> Answer:
 
 
 def read_upload(body: bytes, name: str) -> dict[str, Any]:
-    """Read what was posted, and keep it.
+    """Read a posted model file and keep it.
 
     Raises:
-        RefusedError: It is no configuration and no checkpoint's header, or is wrong.
+        RefusedError: The body is neither a configuration nor a checkpoint's header, or is invalid.
     """
     from posenc.explorer import frames, uploads
 
@@ -190,7 +190,7 @@ def read_upload(body: bytes, name: str) -> dict[str, Any]:
 
 
 def _refusing(work: Callable[[], Any]) -> Any:
-    """Do it; what the library refuses is told to the page in its words."""
+    """Run work; turn the library's errors into refusals with the same message."""
     try:
         return work()
     except (ValueError, TypeError, NotImplementedError, OverflowError, ImportError) as error:
@@ -200,7 +200,7 @@ def _refusing(work: Callable[[], Any]) -> Any:
 
 
 def static_files() -> dict[str, Traversable]:
-    """Return the page's files by name; a name that is not among them is never looked for on the disk."""
+    """Return the page's files by name. Requests are looked up here only, never on the disk."""
     root = files("posenc.explorer").joinpath("static")
     found: dict[str, Traversable] = {}
     left = [("", root)]
@@ -215,7 +215,7 @@ def static_files() -> dict[str, Traversable]:
 
 
 def plotly_file() -> Path:
-    """Return where plotly's wheel keeps its script; plotly itself is not imported."""
+    """Return the path of the script in plotly's wheel, without importing plotly."""
     spec = find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder, "package_data", "plotly.min.js")
@@ -241,5 +241,5 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    said = "Something is wrong in the explorer itself; the terminal where it runs says what"
-    return JSONResponse({"error": f"{said} ({type(error).__name__})."}, 500)
+    message = "The explorer has failed because of a bug; the terminal where it runs shows the traceback"
+    return JSONResponse({"error": f"{message} ({type(error).__name__})."}, 500)

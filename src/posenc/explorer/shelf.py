@@ -1,6 +1,6 @@
-"""What the running explorer holds beside the registry: models read from files, and a study's directory.
+"""State of the running explorer for its views: models read from files, and a study's directory.
 
-Views ask here. It lasts as long as the server and is never written to a disk.
+It stays in memory for as long as the server runs, and is never written to disk.
 """
 
 import secrets
@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-MAX_KEPT = 32  # models; the oldest goes first
+MAX_KEPT = 32  # models; the oldest is removed first
 
 _models: OrderedDict[str, dict[str, Any]] = OrderedDict()
 _lock = Lock()
@@ -17,7 +17,7 @@ _study: list[Path] = []
 
 
 def keep(model: dict[str, Any]) -> str:
-    """Keep an inspected model and return the id by which views ask for it; ids cannot be guessed."""
+    """Keep an inspected model and return its id for the views; ids cannot be guessed."""
     key = f"file-{secrets.token_hex(8)}"
     with _lock:
         _models[key] = model
@@ -27,22 +27,22 @@ def keep(model: dict[str, Any]) -> str:
 
 
 def find(key: str) -> dict[str, Any]:
-    """Return what was kept under an id.
+    """Return the model with an id.
 
     Raises:
-        ValueError: Nothing is kept under it.
+        ValueError: There is no model with that id.
     """
     with _lock:
         if key not in _models:
-            raise ValueError("explore: that model is held no longer; files stay in memory only. Drop it again.")
+            raise ValueError("explore: that model is no longer in memory. Drop its file again.")
         return _models[key]
 
 
 def use_study(directory: Path) -> None:
-    """Let views look at a study's directory."""
+    """Set the study's directory."""
     _study[:] = [directory]
 
 
 def study() -> Path | None:
-    """Return the study's directory that the explorer was started with."""
+    """Return the study's directory, or None if the explorer was started without one."""
     return _study[0] if _study else None

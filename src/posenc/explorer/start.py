@@ -1,4 +1,4 @@
-"""What the page asks first: which encodings with which options, which models, which views."""
+"""The page's start answer: encodings with their options, models, and views."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def early(target: Target) -> dict[str, Any]:
-    """Return what needs no torch."""
+    """Return the part of the answer that needs no torch."""
     return {
         "version": posenc.__version__,
         "target": _describe(target),
@@ -24,9 +24,9 @@ def early(target: Target) -> dict[str, Any]:
 
 
 def late(target: Target) -> dict[str, Any]:
-    """Import torch, the encodings and the views, read what the explorer was started on, and return what only they know.
+    """Import torch, the encodings and the views; read the target; return the rest of the answer.
 
-    A file that is refused is no reason to show nothing: `target` says what is wrong with it.
+    An invalid file does not stop the page: `target` holds the error message.
     """
     from posenc.explorer import options, views
 
@@ -51,7 +51,7 @@ def _describe(target: Target) -> dict[str, Any]:
 
 
 def _model(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the shelf says of a model before it is opened."""
+    """Return the facts about a bundled model in the list of models."""
     fields = known["config"]
     rotary = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     return {
@@ -64,7 +64,7 @@ def _model(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(target: Target) -> dict[str, Any]:
-    """Return what becomes of a target that is a file."""
+    """Read a target that is a file or a study; return its id or the error message."""
     if target.kind == "study" and target.path is not None:
         shelf.use_study(target.path)
     if target.kind != "file" or target.path is None:
@@ -80,7 +80,7 @@ def _read(target: Target) -> dict[str, Any]:
 def _fitting(cls: type, arguments: Mapping[str, Any], views: "Mapping[str, View]") -> list[str]:
     try:
         encoding = cls(**arguments)
-    except (TypeError, ValueError):  # it needs what nobody can guess; the page asks for it
+    except (TypeError, ValueError):  # it needs other arguments, which the user enters on the page
         return list(views)
     return [view.id for view in views.values() if view.fits(encoding)]
 

@@ -1,4 +1,4 @@
-"""The trained models of a study's directory, read without trusting it: JSON and safetensors, and no pickle anywhere."""
+"""Read the trained models of a study's directory, which is untrusted: only JSON and safetensors, no pickle."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from posenc.study.text import BUILT_IN, load
 _WHO = "explore"
 _MOST_BYTES = 2**28  # of one cell's weights, and of run.json
 _LISTS = {"encodings": str, "tasks": str, "sizes": str, "seeds": int, "test_lens": int}
-_MOST = 256  # of each
+_MOST = 256  # entries of each list
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Study:
     """A study's directory.
 
     Args:
-        path: Where it is.
-        config: What was asked of it.
+        path: The directory.
+        config: The study's configuration.
         symbols: The bytes that token ids stand for, in order.
-        cells: Finished ones of text, by name.
+        cells: Finished cells of the text task, by name.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class Study:
     cells: Mapping[str, Cell]
 
     def model(self, cell: str) -> LanguageModel:
-        """Return the trained model of a cell, in evaluation.
+        """Return the trained model of a cell, in evaluation mode.
 
         Raises:
             ValueError: There is no such cell, or its weights do not fit its encoding.
@@ -55,7 +55,7 @@ class Study:
         return hash((self.path, self.symbols))
 
     def tokens(self, text: str) -> tuple[list[int], str]:
-        """Return ids of those bytes of a text that the study knows, and the others as characters."""
+        """Return the ids of a text's known characters, and the unknown characters."""
         number = {byte: i for i, byte in enumerate(self.symbols)}
         known, unknown = list[int](), dict[str, None]()
         for character in text:
@@ -70,18 +70,20 @@ def open_study() -> Study:
     """Return the study that the explorer was started with.
 
     Raises:
-        ValueError: It was started with none, or its directory cannot be read.
+        ValueError: It was started without one, or the directory cannot be read.
     """
     path = shelf.study()
     if path is None:
-        raise ValueError(f"{_WHO}: no study is open. Start posenc explore with the directory of one (posenc study).")
+        raise ValueError(f"{_WHO}: no study is open. Run posenc explore with a directory that posenc study wrote.")
     run = _read_run(path)
     config = _config(run)
     symbols = _symbols(run, config)
     every = {cell.name: cell for cell in config.cells() if cell.task == TEXT}
     cells = {name: cell for name, cell in every.items() if (path / "cells" / name / "model.safetensors").is_file()}
     if not cells:
-        raise ValueError(f"{_WHO}: the study has no finished cell of text yet. Go on with it: posenc study.")
+        raise ValueError(
+            f"{_WHO}: the study has no finished cell of the task text. Run posenc study again to continue it."
+        )
     return Study(path, config, symbols, cells)
 
 
@@ -98,49 +100,49 @@ def _read_run(path: Path) -> dict[str, Any]:
 
 
 def _config(run: Mapping[str, Any]) -> Config:
-    """Return the configuration, of which every value that a model depends on is checked."""
+    """Return the configuration; every value that a model depends on is checked."""
     config = Config.from_dict(run["config"])
     if type(config.train_len) is not int or not 1 <= config.train_len <= 2**16:
-        raise ValueError(f"{_WHO}: run.json says train_len={short(config.train_len)}, which must be from 1 to 65536.")
+        raise ValueError(f"{_WHO}: train_len in run.json must be from 1 to 65536; got {short(config.train_len)}.")
     for key, kind in _LISTS.items():
         value = getattr(config, key)
         if not isinstance(value, tuple) or not 0 < len(value) <= _MOST or not all(type(v) is kind for v in value):
             raise ValueError(f"{_WHO}: run.json must list {key}; got {short(value)}.")
     if max(config.test_lens) > 2**16:
-        raise ValueError(f"{_WHO}: run.json says test lengths above 65,536.")
+        raise ValueError(f"{_WHO}: test_lens in run.json must be at most 65,536; got {max(config.test_lens):,}.")
     for size in config.sizes:
         read_size(size)
     return config
 
 
 def _symbols(run: Mapping[str, Any], config: Config) -> bytes:
-    """Return what token ids stand for: as the record says, or of the text that every Python brings."""
-    told = run.get("text") if isinstance(run.get("text"), dict) else {}
-    assert isinstance(told, dict)
-    if isinstance(hexadecimal := told.get("symbols"), str) and len(hexadecimal) <= 512:
+    """Return the bytes that token ids stand for: from the record, or from the text that comes with Python."""
+    record = run.get("text") if isinstance(run.get("text"), dict) else {}
+    assert isinstance(record, dict)
+    if isinstance(hexadecimal := record.get("symbols"), str) and len(hexadecimal) <= 512:
         try:
             return bytes.fromhex(hexadecimal)
         except ValueError as error:
-            raise ValueError(f"{_WHO}: run.json must say in hexadecimal what token ids stand for.") from error
-    if told.get("name") == BUILT_IN:
+            raise ValueError(f"{_WHO}: symbols in run.json must be hexadecimal; got {short(hexadecimal)}.") from error
+    if record.get("name") == BUILT_IN:
         text = load((), config)
-        if text.facts(config)["sha256"] == told.get("sha256"):
+        if text.facts(config)["sha256"] == record.get("sha256"):
             return text.alphabet
     raise ValueError(
-        f"{_WHO}: run.json does not say which bytes token ids stand for, because an older version wrote it. "
-        "Repeat the study."
+        f"{_WHO}: run.json has no symbols, the bytes that token ids stand for: an older version wrote it. "
+        "Run the study again."
     )
 
 
 @lru_cache(maxsize=16)
 def _load(study: Study, cell: str, changed: int) -> LanguageModel:
-    """Build a cell's model as the study does, and give it its trained weights."""
+    """Build a cell's model as the study does, and load its trained weights."""
     name, _, size, seed = study.cells[cell]
     path = study.path / "cells" / cell / "model.safetensors"
     if ":" in name:
-        raise ValueError(f"{_WHO}: {cell} has a class of one's own, which a directory may not name. Take another cell.")
+        raise ValueError(f"{_WHO}: {cell} uses a user class, which a directory may not name. Choose another cell.")
     if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{_WHO}: the weights of {cell} have over {_MOST_BYTES:,} bytes, and are not read.")
+        raise ValueError(f"{_WHO}: the weights of {cell} have over {_MOST_BYTES:,} bytes, too many to read.")
     config, (d_model, n_layers, n_heads) = study.config, read_size(size)
     try:
         with safe_open(str(path), "pt") as file:
@@ -158,6 +160,6 @@ def _load(study: Study, cell: str, changed: int) -> LanguageModel:
             )
         model.load_state_dict(load_file(path))
     except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
-        said = str(error).split("\n")[0]
-        raise ValueError(f"{_WHO}: the weights of {cell} do not fit the study: {said}.") from error
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"{_WHO}: the weights of {cell} do not fit the study: {reason}.") from error
     return model.eval()

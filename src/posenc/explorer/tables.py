@@ -1,4 +1,4 @@
-"""A view's numbers as a table in CSV, in full precision."""
+"""Write a view's numbers as CSV, in full precision."""
 
 import csv
 import io
@@ -10,14 +10,14 @@ import numpy as np
 from posenc.explorer.frames import Array, Frame
 
 MOST_CELLS = 2_000_000
-_EXACT = 2**53  # below it every whole number is a float
+_EXACT = 2**53  # every integer below it is exact in float64
 
 
 def write(frame: Frame | Mapping[str, Any]) -> str:
-    """Return a frame as CSV: a matrix as rows and columns, series as one row a point.
+    """Return a frame as CSV: a matrix as rows and columns, curves as one row per point.
 
     Raises:
-        ValueError: It has nothing to tabulate, or more than two million numbers.
+        ValueError: The answer is not a frame, or has more than two million numbers.
 
     >>> x, y = np.array([0.0, 1.0]), np.array([1.0, 0.5])
     >>> series = [{"label": "rope", "x": 0, "array": 1}]
@@ -29,11 +29,11 @@ def write(frame: Frame | Mapping[str, Any]) -> str:
     <BLANKLINE>
     """
     if not isinstance(frame, Frame):
-        raise ValueError("explore: this view has no table. Copy its steps instead.")
+        raise ValueError("explore: this view has no table, because its answer is text. Copy the text instead.")
     if (n := sum(array.size for array in frame.arrays)) > MOST_CELLS:
         raise ValueError(
             f"explore: a table has at most {MOST_CELLS:,} numbers; this one would have {n:,}. Choose a shorter length, "
-            "or take the Python code."
+            "or use the Python code."
         )
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(_rows(frame))
@@ -55,7 +55,7 @@ def _rows(frame: Frame) -> Iterator[Iterable[Any]]:
 
 
 def _of_series(header: Mapping[str, Any], arrays: list[Array]) -> Iterator[Iterable[Any]]:
-    """Yield a row a point; which group a curve belongs to stands beside it where there are several."""
+    """Yield one row per point, with a column for the group if there are several."""
     series = header.get("series") or []
     groups = {one.get("group", "") for one in series}
     several, along = len(groups) > 1, header.get("along")
@@ -73,14 +73,14 @@ def _of_series(header: Mapping[str, Any], arrays: list[Array]) -> Iterator[Itera
 
 
 def _group(header: Mapping[str, Any], group: str) -> str:
-    """Return a group's name, with what its numbers mean where they stand for words."""
+    """Return a group's name; for a group of words, with the word for each number."""
     if group != "fate":
         return group
     return "fate: " + ", ".join(f"{i} {word}" for i, word in enumerate(header.get("fates", ())))
 
 
 def _places(values: Array) -> list[Any]:
-    """Return positions and lanes as whole numbers, where they all are."""
+    """Return values as integers if all are whole, as positions and lanes are."""
     flat = np.ravel(values)
     whole = bool(np.isfinite(flat).all() and (flat == np.round(flat)).all() and (np.abs(flat) < _EXACT).all())
     found: list[Any] = flat.astype(np.int64).tolist() if whole else flat.tolist()

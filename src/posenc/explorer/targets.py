@@ -1,4 +1,4 @@
-"""What the explorer is started on: an encoding, a model's settings, a checkpoint, or a study. Knows no torch."""
+"""Find the target that the explorer starts with: an encoding, a model, a checkpoint, or a study. Imports no torch."""
 
 import json
 import re
@@ -13,18 +13,18 @@ from posenc.config.known import known_models
 from posenc.config.values import short
 
 _STATE = re.compile(r"[A-Za-z0-9%&=+,.:/_~*()'!@-]*")
-FIRST = "rope"  # what is shown where nothing is asked for
+FIRST = "rope"  # the default target
 
 
 @dataclass(frozen=True)
 class Target:
-    """What to show first.
+    """The first thing to show.
 
     Args:
-        kind: What it is; `own` is a class of one's own, `file` a config.json or a checkpoint.
-        name: The encoding's or model's name; of files, what they are called.
-        path: Of files and studies; never sent to the page.
-        state: What the page begins with, as it stands in its address behind the question mark.
+        kind: Its kind; `own` is a user class, `file` a config.json or a checkpoint.
+        name: The name of the encoding, model, file or directory.
+        path: The path of a file or study; never sent to the page.
+        state: The initial state of the page, as in the query string of its address.
     """
 
     kind: Literal["encoding", "own", "model", "file", "study"]
@@ -34,15 +34,15 @@ class Target:
 
 
 def find(given: str | None) -> Target:
-    """Find out what a target is.
+    """Find the target with a name or path.
 
-    What exists on the disk wins over a name of the package. Only where a name is neither a file's, a model's nor that
-    of an encoding's module (an alias, say, or a mistake) the encodings are loaded to decide. Behind a question mark the
-    page's state may follow, as in `alibi?view=bias`.
+    An existing file or directory has priority over a name of the package. The encodings are imported only for a name
+    that is neither a file, a model nor an encoding's module, such as an alias or a typo. The page's state may follow
+    after a question mark, as in `alibi?view=bias`.
 
     Raises:
-        ValueError: It is none of the kinds, or what follows is no state.
-        TypeError: It is a class that is no encoding.
+        ValueError: There is no such target, or the state is invalid.
+        TypeError: The target is a class that is not an encoding.
 
     >>> find("llama-3.1-8b").kind, find("alibi").kind
     ('model', 'encoding')
@@ -65,15 +65,15 @@ def find(given: str | None) -> Target:
 
 
 def _checked(state: str) -> str:
-    """Return a state, which becomes part of an address.
+    """Return a state that is safe to put into an address.
 
     Raises:
-        ValueError: It has characters that no address has there.
+        ValueError: It has characters that a query string cannot have.
     """
     if not _STATE.fullmatch(state):
         raise ValueError(
-            f"explore: what follows the question mark must be the page's state, as the page copies it; got "
-            f"{short(state)}. Write alibi?view=bias, in quotes for the shell."
+            f"explore: the text after the question mark must be the page's state, as in its address; got "
+            f"{short(state)}. Write for example 'alibi?view=bias', in quotes for the shell."
         )
     return state
 
@@ -81,7 +81,7 @@ def _checked(state: str) -> str:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # too long, or with characters that no path has
+    except (OSError, ValueError):  # too long, or with characters that a path cannot have
         return False
 
 
@@ -98,11 +98,11 @@ def _of_path(path: Path) -> Target:
         )
     if path.suffix not in {".json", ".safetensors"}:
         raise ValueError(
-            f"explore: {short(str(path))} must be a config.json, a file in safetensors, a directory that holds "
-            "them, or a study's directory; got another file."
+            f"explore: {short(str(path))} must be a config.json, a .safetensors file, a directory that holds "
+            "one of them, or a study's directory; got another kind of file."
         )
     if not path.is_file():
-        raise ValueError(f"explore: {short(str(path))} is no regular file. Name a file.")
+        raise ValueError(f"explore: {short(str(path))} is not a regular file. Give the path of a file.")
     return Target("file", path.parent.resolve().name if path.name == "config.json" else name, path)
 
 
@@ -115,8 +115,8 @@ def _is_study(path: Path) -> bool:
 
 
 def _loaded(given: str) -> Target:
-    """Return the encoding that has this alias or class's name, or is a class of one's own."""
-    from posenc import registry  # its names load the encodings, and so torch
+    """Return the encoding with this alias or class name, or the user class."""
+    from posenc import registry  # imports the encodings, and so torch
 
     if ":" in given:
         registry.find_class(given)
@@ -126,6 +126,6 @@ def _loaded(given: str) -> Target:
     near = get_close_matches(given.lower(), [*registry.names(), *known_models()], n=1, cutoff=0.5)
     meant = f": did you mean {near[0]!r}?" if near else "."
     raise ValueError(
-        f"explore: there is nothing called {short(given)}{meant} Name an encoding (`posenc list`), a bundled model "
+        f"explore: there is nothing called {short(given)}{meant} Give an encoding (`posenc list`), a bundled model "
         "such as llama-3.1-8b, a config.json, a checkpoint in safetensors, or a study's directory."
     )

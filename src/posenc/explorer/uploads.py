@@ -1,4 +1,4 @@
-"""Models from files: a config.json or the header of a checkpoint in safetensors, read without trusting it."""
+"""Read models from untrusted files: a config.json, or the header of a checkpoint in safetensors."""
 
 import math
 import re
@@ -15,48 +15,48 @@ from posenc.interop import checkpoint
 
 _WHO = "explore"
 MOST_TENSORS = 200_000
-_METADATA = "__metadata__"  # the one entry of a header that is no tensor
-_LENGTH = 8  # bytes before a header, which say how long it is
-# Tensors that are a model's positions, by how published checkpoints call them.
+_METADATA = "__metadata__"  # the only entry of a header that is not a tensor
+_LENGTH = 8  # bytes before a header that hold its length
+# Names of tensors with position parameters in published checkpoints.
 _POSITIONS = re.compile(
     r"(?:^|[._])(?P<kind>wpe|pos_embed|pos_embedding|position_embeddings?|position_embedding|embed_positions|"
     r"relative_attention_bias|relative_position_bias_table|rel_embeddings|rel_pos_[hw]|r_[wr]_bias|inv_freq)"
     r"(?:\.weight)?$"
 )
 _SHOWN = 64
-_NO_CONFIG = "A checkpoint's header names its tensors and does not say how positions turn: its config.json does."
+_NO_CONFIG = "A checkpoint's header lists its tensors but not the settings for positions: those are in its config.json."
 
 
 def read_body(body: bytes, title: str) -> dict[str, Any]:
-    """Read what the page sent: a config.json, or the first bytes of a checkpoint, with a config.json behind or not.
+    """Read an upload: a config.json, or a checkpoint's header with or without a config.json after it.
 
     Returns:
-        What the page shows, with the id under which it is kept.
+        The facts that the page shows, with the id of the kept model.
 
     Raises:
-        ValueError: It is neither, or says something that no model can mean.
-        TypeError: It holds a value of a wrong kind.
+        ValueError: The body is neither, or holds an invalid value.
+        TypeError: It holds a value of a wrong type.
     """
     if not body:
-        raise ValueError(f"{_WHO}: the file is empty. Drop a config.json or a file in safetensors.")
+        raise ValueError(f"{_WHO}: the file is empty. Drop a config.json or a .safetensors file.")
     length = int.from_bytes(body[:_LENGTH], "little")
     if body[_LENGTH : _LENGTH + 1] != b"{" or length > MAX_BYTES:
         if body.lstrip()[:1] not in (b"{", b"["):
-            raise ValueError(f"{_WHO}: the file is neither JSON nor the beginning of one in safetensors.")
+            raise ValueError(f"{_WHO}: the file is neither JSON nor the beginning of a .safetensors file.")
         return _keep(title, _checked(parse(body, "the file")), None)
     header, rest = body[_LENGTH : _LENGTH + length], body[_LENGTH + length :]
     if len(header) < length:
-        raise ValueError(f"{_WHO}: the header has {length:,} bytes, and only {len(header):,} came. Send all of it.")
+        raise ValueError(f"{_WHO}: the header has {length:,} bytes, but only {len(header):,} arrived. Send all of it.")
     fields = _checked(parse(rest, "the configuration")) if rest.strip() else None
     return _keep(title, fields, describe(checkpoint.parse(header, "the header")))
 
 
 def read_path(path: Path, title: str) -> dict[str, Any]:
-    """Read a config.json, a checkpoint's directory or file; of weights the headers alone.
+    """Read a config.json, or a checkpoint's directory or file; only the headers of weight files are read.
 
     Raises:
-        ValueError: It cannot be read, or says something that no model can mean.
-        TypeError: It holds a value of a wrong kind.
+        ValueError: It cannot be read, or holds an invalid value.
+        TypeError: It holds a value of a wrong type.
     """
     if path.is_file() and path.suffix == ".json":
         return _keep(title, config.read(path), None)
@@ -69,7 +69,7 @@ def read_path(path: Path, title: str) -> dict[str, Any]:
 
 
 def _headers(path: Path, *, needed: bool) -> tuple[dict[str, Any], str | None]:
-    """Return what the headers of a checkpoint name, or why they could not be read where a configuration is enough."""
+    """Return the entries of a checkpoint's headers; or an error message, if they are not needed and cannot be read."""
     if path.is_dir() and not needed and not any(path.glob("*.safetensors")):
         return {}, None
     try:
@@ -77,16 +77,16 @@ def _headers(path: Path, *, needed: bool) -> tuple[dict[str, Any], str | None]:
             return checkpoint.open_shard(path).header, None
         shards = checkpoint.open_checkpoint(path).shards
         return {name: entry for shard in shards for name, entry in shard.header.items()}, None
-    except ValueError as error:  # written for the conversion of checkpoints, which reads them the same way
-        said = str(error).removeprefix("convert: ")
+    except ValueError as error:  # the reader belongs to `posenc convert` and names it in its errors
+        reason = str(error).removeprefix("convert: ")
         if needed:
-            raise ValueError(f"{_WHO}: {said}") from error
-        return {}, said
+            raise ValueError(f"{_WHO}: {reason}") from error
+        return {}, reason
 
 
 def _checked(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{_WHO}: a configuration is a JSON object at the top; got {type(value).__name__}.")
+        raise ValueError(f"{_WHO}: a configuration must be a JSON object; got {type(value).__name__}.")
     return config.read(value)
 
 
@@ -99,7 +99,7 @@ def _keep(
     if problem:
         found["warnings"] = [
             *found["warnings"],
-            _warning("weights_unread", f"The weights were not looked at: {problem}"),
+            _warning("weights_unread", f"The weights were not read: {problem}"),
         ]
     key = shelf.keep({"title": title, "inspection": found, "config": fields, "tensors": tensors})
     return {"id": key, "title": title, **found, **({"tensors": tensors} if tensors else {})}
@@ -110,14 +110,14 @@ def _warning(code: str, message: str) -> dict[str, str]:
 
 
 def describe(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Say how many tensors a header names, and which of them are of positions.
+    """Return the number of tensors in a header, and the ones with position parameters.
 
     Raises:
-        ValueError: An entry is not what safetensors writes, or there are too many.
+        ValueError: An entry is invalid, or there are too many.
     """
     entries = {name: entry for name, entry in header.items() if name != _METADATA}
     if len(entries) > MOST_TENSORS:
-        raise ValueError(f"{_WHO}: a header names at most {MOST_TENSORS:,} tensors; got {len(entries):,}.")
+        raise ValueError(f"{_WHO}: a header may list at most {MOST_TENSORS:,} tensors; got {len(entries):,}.")
     sizes = [_size(name, entry) for name, entry in entries.items()]
     tables = [
         {"name": name, "kind": found["kind"], "shape": entry["shape"], "dtype": entry["dtype"]}
@@ -128,13 +128,13 @@ def describe(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size(name: str, entry: object) -> int:
-    """Return how many numbers a tensor has.
+    """Return the number of elements of a tensor.
 
     Raises:
-        ValueError: The entry is not what safetensors writes.
+        ValueError: The entry is invalid.
     """
     shape = entry.get("shape") if isinstance(entry, Mapping) else None
     plain = isinstance(shape, list) and all(isinstance(n, int) and 0 <= n < 2**48 for n in shape) and len(shape) <= 16
     if not plain or not isinstance(entry, Mapping) or not isinstance(entry.get("dtype"), str):
-        raise ValueError(f"{_WHO}: {short(name)} has no shape and dtype, as tensors in safetensors have.")
+        raise ValueError(f"{_WHO}: {short(name)} has no valid shape and dtype, which every tensor must have.")
     return math.prod(shape or ())

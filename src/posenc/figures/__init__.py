@@ -1,9 +1,9 @@
-"""Figures: one function a figure, each of which returns a matplotlib Figure; needs the extra `plot`.
+"""Figures: one function per figure, each returns a matplotlib Figure; needs the extra `plot`.
 
     from posenc import RoPE, figures
     figures.profile(RoPE(head_dim=64)).savefig("rope.svg")
 
-No window opens, and in a notebook one call shows one figure. The numbers are those of `posenc.measure`.
+No window opens, and a notebook shows each figure once. The numbers come from `posenc.measure`.
 """
 
 try:

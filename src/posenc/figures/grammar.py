@@ -1,8 +1,8 @@
-"""What all figures share: fonts, grounds, colours, axes, and the two ways of drawing, lines and matrices.
+"""The parts that all figures share: fonts, backgrounds, colours, axes, lines and matrices.
 
-Position and distance stand on x. An encoding has its colour from `posenc.colours` wherever it is drawn; several curves
-of one encoding differ by shade or dash. Matrices have blue below zero, white at zero, red above. Nothing here touches
-pyplot: figures are plain objects, so that no window opens and none is shown twice.
+Position and distance are on the x axis. Every encoding has its own colour from `posenc.colours`; several curves of one
+encoding differ by shade or dash. Matrices are blue below zero, white at zero and red above. pyplot is not used, so no
+window opens and no figure is shown twice.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Reals = NDArray[np.float64]
 P = ParamSpec("P")
 
 INK, SOFT, HAIR, NOTHING = "#1c1e22", "#565b64", "#e4e2dc", "#cfcfcf"
-POSITION, DISTANCE, LANE = "position (tokens)", "distance (tokens)", "lane (number)"
+POSITION, DISTANCE, LANE = "position (tokens)", "distance (tokens)", "dimension (number)"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (7, 2, 1.4, 2)))
 MAP = colors.LinearSegmentedColormap.from_list("posenc", list(colours.DIVERGING))
-_PLAIN = 0.7  # of the way from the lightest to the darkest shade: the colour itself
-_CHARACTERS = 88  # of a legend that fit into the width of one panel
+_PLAIN = 0.7  # place of the colour itself between the lightest and the darkest shade
+_CHARACTERS = 88  # characters of a legend that fit into the width of one panel
 STYLE: Mapping[str, Any] = {
     "figure.facecolor": colours.PAPER,
     "figure.constrained_layout.use": True,
     "figure.dpi": 110,
     "savefig.dpi": 160,
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that a figure is the same on every machine
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so figures are the same on every machine
     "font.size": 10,
     "text.color": INK,
     "axes.edgecolor": SOFT,
@@ -63,16 +63,16 @@ STYLE: Mapping[str, Any] = {
     "lines.linewidth": 1.7,
     "legend.frameon": False,
     "legend.fontsize": 9.5,
-    "svg.hashsalt": "posenc",  # else the names inside an SVG file differ from run to run
+    "svg.hashsalt": "posenc",  # without it, ids in an SVG file differ between runs
 }
-_METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the clock is no part of a figure
+_METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # no time stamps, so files are reproducible
 
 
 class Drawing(Figure):
-    """A matplotlib figure that notebooks show, though pyplot does not know it."""
+    """A matplotlib figure that notebooks show without pyplot."""
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Write the figure in the style that it was drawn in, without the time of day."""
+        """Write the figure in this package's style, without a time stamp."""
         kind = options.get("format") or Path(fname).suffix[1:] if isinstance(fname, (str, os.PathLike)) else "png"
         if kind in _METADATA:
             options["metadata"] = {**_METADATA[kind], **(options.get("metadata") or {})}
@@ -80,14 +80,14 @@ class Drawing(Figure):
             super().savefig(fname, **options)
 
     def _repr_png_(self) -> bytes:
-        """Return what a notebook shows; one call of a function is one figure."""
+        """Return the PNG that a notebook shows."""
         held = io.BytesIO()
         self.savefig(held, format="png", dpi=110)
         return held.getvalue()
 
 
 def drawn(function: Callable[P, Drawing]) -> Callable[P, Drawing]:
-    """Draw in this package's style, whatever style the caller has set; the caller's stays."""
+    """Decorate a function to draw in this package's style; the caller's style is not changed."""
 
     @wraps(function)
     def draw(*args: P.args, **options: P.kwargs) -> Drawing:
@@ -98,25 +98,25 @@ def drawn(function: Callable[P, Drawing]) -> Callable[P, Drawing]:
 
 
 def sheet(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Drawing, Any]:
-    """Return a figure, in inches, and its axes as an array (rows, columns)."""
+    """Return a figure with a size in inches, and its axes as an array (rows, columns)."""
     figure = Drawing(figsize=(width, height))
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def head(figure: Drawing, title: str) -> None:
-    """Write what several panels have in common above them."""
+    """Write a common title above several panels."""
     figure.suptitle(title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
 
 
 def space(figure: Drawing, width: float = 0.08) -> None:
-    """Leave room between columns, a part of the figure's width, so that no two labels meet."""
+    """Set the space between columns, as a fraction of the figure's width, so that labels do not touch."""
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(wspace=width)
 
 
 def name_of(encoding: Encoding) -> str:
-    """Return an encoding's registered name, or `package.module:Class` of a class of one's own.
+    """Return an encoding's registered name, or `package.module:Class` for a user class.
 
     >>> from posenc import RoPE
     >>> name_of(RoPE(head_dim=64))
@@ -128,32 +128,32 @@ def name_of(encoding: Encoding) -> str:
 
 
 def label_of(encoding: Encoding, longest: int = 56) -> str:
-    """Return an encoding as one writes it, without what is as its constructor has it; as many options as fit.
+    """Return an encoding as Python code without default options, with as many options as fit into `longest`.
 
     >>> from posenc import RoPE
     >>> label_of(RoPE(head_dim=64)), label_of(RoPE(head_dim=64, base=5e5))
     ('RoPE(head_dim=64)', 'RoPE(head_dim=64, base=500000.0)')
     """
-    told = {k: v for k, v in encoding.options().items() if isinstance(v, (int, float, str, tuple))}
-    usual = _usual(encoding, told)
-    said = [f"{key}={value!r}" for key, value in told.items() if key not in usual or value != usual[key]]
-    whole = len(said)
-    while said and len(_write(encoding, said, whole)) > longest:
-        said.pop()
-    return _write(encoding, said, whole) if said else encoding.name
+    options = {k: v for k, v in encoding.options().items() if isinstance(v, (int, float, str, tuple))}
+    usual = _defaults(encoding, options)
+    shown = [f"{key}={value!r}" for key, value in options.items() if key not in usual or value != usual[key]]
+    whole = len(shown)
+    while shown and len(_write(encoding, shown, whole)) > longest:
+        shown.pop()
+    return _write(encoding, shown, whole) if shown else encoding.name
 
 
-def _write(encoding: Encoding, said: list[str], whole: int) -> str:
-    return f"{encoding.name}({', '.join(said)}{', …' if len(said) < whole else ''})"
+def _write(encoding: Encoding, shown: list[str], whole: int) -> str:
+    return f"{encoding.name}({', '.join(shown)}{', …' if len(shown) < whole else ''})"
 
 
-def _usual(encoding: Encoding, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are as if only the required ones had been given."""
+def _defaults(encoding: Encoding, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an instance that is constructed with only the required ones."""
     cls = type(encoding)
     parameters = inspect.signature(cls).parameters.values()
-    required = {p.name: told[p.name] for p in parameters if p.default is p.empty and p.name in told}
+    required = {p.name: options[p.name] for p in parameters if p.default is p.empty and p.name in options}
     try:
-        with torch.random.fork_rng(devices=[]):  # a figure draws no one's random numbers
+        with torch.random.fork_rng(devices=[]):  # the caller's random state stays unchanged
             twin = cls(**required)
     except (TypeError, ValueError):
         return {p.name: p.default for p in parameters if p.default is not p.empty}
@@ -161,12 +161,12 @@ def _usual(encoding: Encoding, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def colour_of(encoding: Encoding) -> str:
-    """Return the encoding's colour on a light ground."""
+    """Return the encoding's colour for a light background."""
     return colours.colour(name_of(encoding))
 
 
 def shades(code: str, n: int) -> list[str]:
-    """Return n shades of a colour, from light but readable to dark; one alone is the colour itself.
+    """Return n shades of a colour, from light but readable to dark; a single one is the colour itself.
 
     >>> shades("#800000", 3)
     ['#c58a8a', '#942727', '#4d0000']
@@ -184,12 +184,12 @@ def _shade(code: str, part: float) -> str:
 
 
 def looks(encodings: Sequence[Encoding]) -> list[dict[str, Any]]:
-    """Return colour, dash and label of each encoding's line.
+    """Return the colour, dash and label of each encoding's line.
 
-    The dash repeats what the colour says, for readers who cannot tell two colours apart and for lines that coincide.
+    Dashes differ as well as colours, for colour-blind readers and for lines that coincide.
 
     Raises:
-        ValueError: There are none.
+        ValueError: No encoding is given.
     """
     if not encodings:
         raise ValueError("figures: there is nothing to draw; got no encoding. Pass at least one.")
@@ -200,7 +200,7 @@ def looks(encodings: Sequence[Encoding]) -> list[dict[str, Any]]:
 
 
 def name_lines(axes: Axes, title: str, encodings: Sequence[Encoding]) -> None:
-    """Say what is drawn, and of what: one encoding in the title, several in a legend above."""
+    """Write the title, with the name of a single encoding, or with a legend for several."""
     if len(encodings) == 1:
         axes.set_title(f"{title}: {label_of(encodings[0])}")
     else:
@@ -209,7 +209,7 @@ def name_lines(axes: Axes, title: str, encodings: Sequence[Encoding]) -> None:
 
 
 def legend_above(axes: Axes) -> None:
-    """Put the legend between the title and the axes, where it hides no line, in as many columns as fit."""
+    """Put the legend between the title and the axes, in as many columns as fit, so that it hides no line."""
     _, labels = axes.get_legend_handles_labels()
     columns = max(1, min(len(labels), _CHARACTERS // (max(map(len, labels)) + 8)))
     axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, borderaxespad=0.1, handlelength=2.6)
@@ -217,13 +217,13 @@ def legend_above(axes: Axes) -> None:
 
 
 def log_axis(axis: Axis) -> None:
-    """Make an axis logarithmic, with plain numbers: 10k and not a power of ten."""
+    """Make an axis logarithmic, with plain numbers such as 10k instead of powers of ten."""
     (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
 def short(value: float) -> str:
-    """Write a power of ten so that it fits under a tick.
+    """Format a power of ten in few characters, for ticks.
 
     >>> short(0.01), short(100.0), short(1e4), short(1e6)
     ('0.01', '100', '10k', '1M')
@@ -240,7 +240,7 @@ def line_of(pos: ArrayLike | int) -> Any:
 
 
 def coordinates(pos: ArrayLike | int) -> Reals:
-    """Return what stands on x for positions: themselves, or their number in the list where they have several axes."""
+    """Return x coordinates for positions: the positions, or their indices if they have several axes."""
     found = line_of(pos)
     return found.astype(float) if found.ndim == 1 else np.arange(len(found), dtype=float)
 
@@ -248,15 +248,15 @@ def coordinates(pos: ArrayLike | int) -> Reals:
 def paint(
     axes: Axes, values: ArrayLike, x: ArrayLike, y: ArrayLike, *, meaning: str, limit: float | None = None
 ) -> None:
-    """Draw a matrix (len(y), len(x)), zero white, with a bar that shows the range that occurs.
+    """Draw a matrix (len(y), len(x)), zero in white, with a colour bar over the range of the values.
 
     Args:
-        axes: Where to draw; y grows downwards, as rows of a matrix do.
-        values: What is not finite stays grey.
+        axes: The axes; y grows downwards, like the rows of a matrix.
+        values: The matrix; entries that are not finite stay grey.
         x: A coordinate for each column.
         y: A coordinate for each row.
-        meaning: The label of the bar, with the unit.
-        limit: The value of the deepest red, and less of the deepest blue; the largest that occurs if left out.
+        meaning: The label of the colour bar, with the unit.
+        limit: The value of the deepest red; minus this is the deepest blue. The largest magnitude if left out.
     """
     low, high = span(values)
     mesh = tint(axes, values, x, y, limit or max(-low, high))
@@ -267,7 +267,7 @@ def paint(
 
 
 def tint(axes: Axes, values: ArrayLike, x: ArrayLike, y: ArrayLike, limit: float) -> QuadMesh:
-    """Draw the cells alone, for a figure whose panels share one bar; arguments as of `paint`."""
+    """Draw only the cells, for panels that share one colour bar; arguments as for `paint`."""
     matrix = np.ma.masked_invalid(np.asarray(values, dtype=float))
     bound = limit or 1.0
     axes.grid(visible=False)
@@ -287,7 +287,7 @@ def span(*matrices: ArrayLike) -> tuple[float, float]:
 
 
 def bar(mesh: QuadMesh, axes: list[Axes], meaning: str, **options: Any) -> Colorbar:
-    """Put the bar of a matrix's colours beside its axes."""
+    """Put the colour bar of a matrix next to its axes."""
     figure = axes[0].get_figure()
     assert figure is not None
     found = figure.colorbar(mesh, ax=axes, label=meaning, pad=0.02, **options)
@@ -310,7 +310,7 @@ def edges(centres: ArrayLike) -> Reals:
 
 
 def spread(n: int, most: int) -> list[int]:
-    """Choose at most `most` of n, evenly, the first and the last among them.
+    """Choose at most `most` of n indices, evenly spaced, including the first and the last.
 
     >>> spread(3, 4), spread(8, 4)
     ([0, 1, 2], [0, 2, 5, 7])

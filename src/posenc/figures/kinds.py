@@ -1,4 +1,4 @@
-"""The figures that one encoding can have, by name: what `posenc plot --kind` draws."""
+"""The kinds of figures of one encoding, by name, for `posenc plot --kind`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Kind:
 
     Args:
         draw: Draws it for an encoding and a number of positions or distances.
-        measures: Measures the first and the last of them alone; refuses what the figure does not fit.
-        said: What it shows, in a few words.
-        many: How many positions or distances there are, where the encoding reaches that far.
+        measures: Measures only the first and the last of them; raises if the kind does not fit the encoding.
+        said: Its content, in a few words.
+        many: The default number of positions or distances, if the encoding accepts so many.
     """
 
     draw: Callable[[Encoding, int], Drawing]
@@ -36,9 +36,9 @@ def _bias(encoding: Encoding, n: int) -> object:
     return measure.bias_curve(encoding, [0, n - 1])
 
 
-_DOT = "dot product of the middle position with the others"
+_DOT = "dot product of the middle position with all others"
 KINDS: dict[str, Kind] = {
-    "bias": Kind(scores.bias_curves, _bias, "bias by distance, a line a head", 129),
+    "bias": Kind(scores.bias_curves, _bias, "bias by distance, one line per head", 129),
     "bias-matrix": Kind(
         scores.bias_matrix,
         lambda e, n: measure.bias_matrix(e, [0, n - 1]),
@@ -48,21 +48,24 @@ KINDS: dict[str, Kind] = {
     "distances": Kind(
         lambda e, _: scores.effective_distance(e),
         lambda e, n: measure.effective_distance(e, n),
-        "the distance that scores see",
+        "mapped distance by query and key",
         64,
     ),
-    "heatmap": Kind(vectors.heat_map, _vectors, "the numbers by position and lane", 100),
+    "heatmap": Kind(vectors.heat_map, _vectors, "values by position and dimension", 100),
     "lanes": Kind(
         lambda e, n: vectors.lanes(e, range(0, n, max(n // 5, 1))[:5]),
         _vectors,
-        "the numbers of five positions over the lanes",
+        "values of five positions over the dimensions",
         50,
     ),
-    "points": Kind(lambda e, n: vectors.points(e, pos=n), _vectors, "positions in the plane of two lanes", 32),
+    "points": Kind(lambda e, n: vectors.points(e, pos=n), _vectors, "positions in the plane of two dimensions", 32),
     "dot": Kind(lambda e, n: vectors.dot_product(e, middle=n // 2, pos=n), _vectors, _DOT, 101),
-    "similarity": Kind(vectors.similarity, _vectors, "cosine of every two positions", 100),
+    "similarity": Kind(vectors.similarity, _vectors, "cosine of each pair of positions", 100),
     "wavelengths": Kind(
-        lambda e, _: waves.wavelengths(e), lambda e, _: measure.wavelengths(e), "positions per turn of each pair", 2
+        lambda e, _: waves.wavelengths(e),
+        lambda e, _: measure.wavelengths(e),
+        "wavelength of each pair, in positions",
+        2,
     ),
     "profile": Kind(
         lambda e, n: scores.profile(e, distance=n),
@@ -77,11 +80,11 @@ KINDS: dict[str, Kind] = {
         2,
     ),
 }
-_FIRST = {"rotary": "profile"}  # what a family is drawn as; the others take the first kind that fits
+_FIRST = {"rotary": "profile"}  # the default kind of a family; for other families, the first kind that fits
 
 
 def kinds_of(encoding: Encoding) -> list[str]:
-    """Return the kinds of figure that fit an encoding, the one that says most first.
+    """Return the kinds of figure that fit an encoding, the default one first.
 
     >>> from posenc import ALiBi
     >>> kinds_of(ALiBi(n_heads=8))
@@ -93,7 +96,7 @@ def kinds_of(encoding: Encoding) -> list[str]:
 
 
 def fits(encoding: Encoding, kind: str) -> bool:
-    """Whether a kind of figure can be drawn of an encoding; asked of the measurement itself."""
+    """Return whether a kind of figure fits an encoding, by trying its measurement."""
     return _works(encoding, KINDS[kind], 2)
 
 
@@ -106,7 +109,7 @@ def _works(encoding: Encoding, kind: Kind, n: int) -> bool:
 
 
 def _reach(encoding: Encoding, kind: Kind) -> int:
-    """Return how many positions the figure shows: those of its kind, or as many as a table or a window holds."""
+    """Return the number of positions to draw: the kind's default, or fewer if a table or a window ends earlier."""
     if _works(encoding, kind, kind.many):
         return kind.many
     works, fails = 2, kind.many
@@ -117,35 +120,35 @@ def _reach(encoding: Encoding, kind: Kind) -> int:
 
 
 def kind_of(encoding: Encoding, kind: str | None = None) -> str:
-    """Return the kind of figure that is asked for, or the one that says most of an encoding.
+    """Return the given kind of figure, or the default one of an encoding.
 
     Args:
-        encoding: Any.
-        kind: A name in `KINDS`; left out, the first that fits.
+        encoding: Any encoding.
+        kind: A name in `KINDS`; if left out, the default kind.
 
     Raises:
-        ValueError: Nothing has that name, or it does not fit; those that do are listed.
+        ValueError: The kind is unknown or does not fit the encoding; the error lists those that fit.
     """
     if kind is not None and kind in KINDS and fits(encoding, kind):
         return kind
     suitable = kinds_of(encoding)
     if not suitable:
-        raise ValueError(f"plot: there is nothing to draw of {encoding.name}: no kind of figure fits it.")
+        raise ValueError(f"plot: there is nothing to draw for {encoding.name}: no kind of figure fits it.")
     if kind is not None:
-        why = f"does not fit {encoding.name}" if kind in KINDS else "is no kind of figure"
+        why = f"does not fit {encoding.name}" if kind in KINDS else "is not a kind of figure"
         raise ValueError(f"plot: {kind!r} {why}. These fit {encoding.name}: {', '.join(suitable)}.")
     return suitable[0]
 
 
 def draw(encoding: Encoding, kind: str | None = None) -> Drawing:
-    """Draw one kind of figure of an encoding, or the one that says most.
+    """Draw the given kind of figure of an encoding, or its default one.
 
     Args:
-        encoding: Any.
-        kind: As for `kind_of`.
+        encoding: Any encoding.
+        kind: A name in `KINDS`; if left out, the default kind.
 
     Raises:
-        ValueError: As `kind_of` does.
+        ValueError: The kind is unknown or does not fit the encoding.
     """
     found = KINDS[kind_of(encoding, kind)]
     return found.draw(encoding, _reach(encoding, found))

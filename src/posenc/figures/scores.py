@@ -1,4 +1,4 @@
-"""Figures of scores: by distance with a band, biases by head, the distance that scores see, and precision."""
+"""Figures of scores: score by distance with a band, biases by head, mapped distances, and precision."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from posenc.encoding import Encoding
 from posenc.figures import grammar
 from posenc.figures.grammar import DASHES, DISTANCE, Drawing, Reals, drawn
 
-_HEADS = 8  # lines of one figure that can still be told apart
-_CELLS = 512  # of a matrix along each side; more would not be seen
-_CHANGED = 0.4  # of the distances
+_HEADS = 8  # lines of one figure that a reader can distinguish
+_CELLS = 512  # of a matrix along each side; more would be smaller than a pixel
+_CHANGED = 0.4  # the share of distances that a map must change to be visible
 _PANELS = 4  # matrices side by side
 _QUERY, _KEY = "query position (tokens)", "key position (tokens)"
 
@@ -26,14 +26,14 @@ def profile(
     """Draw the mean score by distance, with the band between its 5 % and 95 % quantiles.
 
     Args:
-        encodings: Any that scores feel.
-        distance: How many distances from 0 on, or the distances, in tokens; positive looks back.
-        content: "same" draws q = k, "independent" draws them apart.
-        head: The one that is drawn.
-        n_draws: Contents that the mean and the band are of.
+        encodings: Any encodings that affect scores.
+        distance: The number of distances from 0 on, or the distances, in tokens; positive ones look back.
+        content: "same" draws q = k, "independent" draws q and k separately.
+        head: The head that is drawn.
+        n_draws: The number of random contents for the mean and the band.
 
     Raises:
-        ValueError: A profile means nothing for an encoding, or there is none.
+        ValueError: An encoding has no profile, or no encoding is given.
     """
     where = grammar.line_of(distance)
     figure, ((axes,),) = grammar.sheet(7.2, 4.2)
@@ -48,21 +48,21 @@ def profile(
     axes.set(xlabel=DISTANCE, ylabel="score, scaled, before the softmax")
     axes.margins(x=0.01)
     which = f" of head {head}" if n_heads > 1 else ""
-    said = "q = k" if content == "same" else "q and k drawn apart"
-    grammar.name_lines(axes, f"Mean score{which}, {said}, with 5–95 % band", encodings)
+    drawn_as = "q = k" if content == "same" else "q and k independent"
+    grammar.name_lines(axes, f"Mean score{which}, {drawn_as}, with 5–95 % band", encodings)
     return figure
 
 
 @drawn
 def bias_curves(encoding: Encoding, distance: ArrayLike | int = 129) -> Drawing:
-    """Draw what is added to scores by distance, a line a head, from light for the first head to dark for the last.
+    """Draw the bias by distance, one line per head, from light for the first head to dark for the last.
 
     Args:
         encoding: One with a bias.
-        distance: How many distances from 0 on, or the distances, in tokens; positive looks back.
+        distance: The number of distances from 0 on, or the distances, in tokens; positive ones look back.
 
     Raises:
-        ValueError: It adds nothing to scores.
+        ValueError: The encoding adds nothing to scores.
     """
     where = grammar.line_of(distance)
     curves = measure.bias_curve(encoding, where)
@@ -81,15 +81,15 @@ def bias_curves(encoding: Encoding, distance: ArrayLike | int = 129) -> Drawing:
 
 @drawn
 def bias_matrix(encoding: Encoding, length: int = 64, heads: Sequence[int] | None = None) -> Drawing:
-    """Draw what is added to the score of each query and key, a panel a head, all on one scale.
+    """Draw the bias of each query and key, one panel per head, all on one scale.
 
     Args:
         encoding: One with a bias.
-        length: Of the text, in tokens.
-        heads: Which ones; up to four, evenly chosen, if left out.
+        length: The length of the text, in tokens.
+        heads: The heads; up to four, evenly spaced, if left out.
 
     Raises:
-        ValueError: It adds nothing to scores.
+        ValueError: The encoding adds nothing to scores.
     """
     found = measure.bias_matrix(encoding, np.arange(length), np.arange(length))
     chosen = grammar.spread(len(found), _PANELS) if heads is None else list(heads)
@@ -110,14 +110,14 @@ def bias_matrix(encoding: Encoding, length: int = 64, heads: Sequence[int] | Non
 
 @drawn
 def effective_distance(encoding: Encoding, length: int | None = None) -> Drawing:
-    """Draw which distance scores see in place of the true one: as a matrix, and for the last query.
+    """Draw mapped distances: as a matrix, and compared with true distances for the last query.
 
     Args:
         encoding: One that maps distances: Self-Extend, ReRoPE, leaky ReRoPE, dual chunk.
-        length: Of the text, in tokens; left out, the least of 64, 128, .. 4,096 that shows a map at work.
+        length: The length of the text, in tokens; if left out, the first of 64, 128, .. 4,096 that shows the mapping.
 
     Raises:
-        ValueError: It sees distances as they are.
+        ValueError: The encoding does not map distances.
     """
     found = _map_at_work(encoding) if length is None else measure.effective_distance(encoding, length)
     length = len(found)
@@ -125,21 +125,21 @@ def effective_distance(encoding: Encoding, length: int | None = None) -> Drawing
     left, right = axes[0]
     here = np.arange(length)
     some = here[:: -(-length // _CELLS)]
-    seen = np.where(some[:, None] >= some, found[np.ix_(some, some)], np.nan)  # a causal model asks for no others
-    grammar.paint(left, seen, some, some, meaning="distance seen (tokens)")
+    seen = np.where(some[:, None] >= some, found[np.ix_(some, some)], np.nan)  # a causal model needs no others
+    grammar.paint(left, seen, some, some, meaning="mapped distance (tokens)")
     left.set(xlabel=_KEY, ylabel=_QUERY, aspect="equal", title="by query and key")
-    grammar.head(figure, f"Distance that scores see: {grammar.label_of(encoding)}")
+    grammar.head(figure, f"Mapped distance: {grammar.label_of(encoding)}")
     grammar.space(figure)
     true = length - 1 - here
     right.plot(true, true, color=grammar.SOFT, linewidth=1.0, linestyle=DASHES[1], label="true")
-    right.plot(true, found[-1], color=grammar.colour_of(encoding), label="seen")
-    right.set(xlabel=f"true {DISTANCE}", ylabel="distance seen (tokens)", title="by the last query")
+    right.plot(true, found[-1], color=grammar.colour_of(encoding), label="mapped")
+    right.set(xlabel=f"true {DISTANCE}", ylabel="mapped distance (tokens)", title="for the last query")
     right.legend(loc="upper left")
     return figure
 
 
 def _map_at_work(encoding: Encoding) -> Reals:
-    """Return the distances of the shortest text in which the last query sees many of them changed."""
+    """Return the mapped distances of the shortest text in which many distances of the last query change."""
     for length in (64, 128, 256, 512, 1024, 2048, 4096):
         found = measure.effective_distance(encoding, length)
         true = length - 1 - np.arange(length)
@@ -152,26 +152,26 @@ def _map_at_work(encoding: Encoding) -> Reals:
 def precision(
     encoding: Encoding, *, up_to: int = 1_000_000, dtypes: Sequence[str] = ("float32", "bfloat16", "float16")
 ) -> Drawing:
-    """Draw by how much the angles of each position are wrong in each dtype, on logarithmic axes.
+    """Draw the error of the angles by position in each dtype, on logarithmic axes.
 
-    The left panel is of the encoding's own tables, which are rounded at the end; the right one of the formula of most
-    code, which forms the angles in that dtype.
+    The left panel shows the encoding's own tables, which are rounded at the end. The right one shows the usual formula,
+    which computes the angles in that dtype.
 
     Args:
-        encoding: One that turns by angles, or adds their sines and cosines.
+        encoding: One that rotates by angles, or adds their sines and cosines.
         up_to: The last position, in tokens.
-        dtypes: Of "float32", "bfloat16" and "float16", a line each.
+        dtypes: Some of "float32", "bfloat16" and "float16", one line each.
 
     Raises:
-        ValueError: It has no angles.
+        ValueError: The encoding has no angles.
     """
     pos = np.unique(np.geomspace(1, up_to, 240).astype(int))
     figure, axes = grammar.sheet(9.4, 4.4, columns=2, sharey=True)
-    titles = ("posenc: float64 angles, then rounded", "most code: angles formed in the dtype")
+    titles = ("posenc: float64 angles, then rounded", "most code: angles computed in the dtype")
     for formula, title, panel in zip((False, True), titles, axes[0], strict=True):
         for i, (dtype, shade) in enumerate(zip(dtypes, _by_dtype(encoding, len(dtypes)), strict=True)):
             error = measure.phase_error(encoding, pos, dtype, formula=formula)
-            shown = np.where(error > 0, error, np.nan)  # an exact one has no place on a logarithmic axis
+            shown = np.where(error > 0, error, np.nan)  # a logarithmic axis cannot show an error of 0
             panel.plot(pos, shown, color=shade, linestyle=DASHES[i % len(DASHES)], label=dtype)
         panel.axhline(np.pi, color=grammar.SOFT, linewidth=0.9)
         grammar.log_axis(panel.xaxis)
@@ -179,7 +179,7 @@ def precision(
         panel.margins(x=0.02)
     axes[0, 0].set_ylabel("largest phase error (radians)")
     axes[0, 0].annotate(
-        "half a turn: the angle says nothing", (1, np.pi), (0, -11), textcoords="offset points", fontsize=9
+        "half a rotation: the angle is arbitrary", (1, np.pi), (0, -11), textcoords="offset points", fontsize=9
     )
     grammar.head(figure, f"Phase error by position: {grammar.label_of(encoding)}")
     axes[0, 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

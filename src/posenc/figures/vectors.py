@@ -1,4 +1,4 @@
-"""Figures of what an encoding makes of positions: heat map, lanes, points in the plane, dot products, similarity."""
+"""Figures of position vectors: heat map, values by dimension, points in the plane, dot products, similarity."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from posenc.figures import grammar
 from posenc.figures.grammar import LANE, POSITION, Drawing, drawn
 from posenc.measure.asking import pairs_of
 
-_MANY, _FEW = 16, 5  # points that all say which position they are; how many do so where there are more
-_LANES = 256  # up to which a lane has some pixels of its own at the usual height
+_MANY, _FEW = 16, 5  # points that all get a label; labels if there are more points
+_LANES = 256  # dimensions that fit the usual height with a few pixels each
 _SUBJECTS = {
-    "rotary": "what becomes of 1 in the first lane of each pair",
-    "values": "what becomes of 1 in the first lane of each pair of a value",
-    "embedded": "what becomes of a token of ones",
+    "rotary": "rotated query, 1 in the first dimension of each pair",
+    "values": "rotated value, 1 in the first dimension of each pair",
+    "embedded": "output for a token of ones",
 }
 
 
 @drawn
 def heat_map(encoding: Encoding, pos: ArrayLike | int = 100) -> Drawing:
-    """Draw the vector of each position: position on x, lane on y, zero white.
+    """Draw the vector of each position: position on x, dimension on y, zero in white.
 
     Args:
-        encoding: One that adds vectors to tokens, changes them, or turns q and k.
-        pos: How many positions, or the positions.
+        encoding: One that adds vectors to tokens, changes them, or rotates q and k.
+        pos: The number of positions, or the positions.
 
     Raises:
-        ValueError: It makes no vectors.
+        ValueError: The encoding has no position vectors.
     """
     values = measure.heat_map(encoding, grammar.line_of(pos))
     figure, ((axes,),) = grammar.sheet(7.2, 5.0 if values.shape[1] <= _LANES else 7.4)
@@ -46,14 +46,14 @@ def heat_map(encoding: Encoding, pos: ArrayLike | int = 100) -> Drawing:
 
 @drawn
 def lanes(encoding: Encoding, pos: Sequence[int] = (0, 10, 20, 30, 40)) -> Drawing:
-    """Draw the numbers of some positions over the lanes, a panel a position, all on one scale.
+    """Draw the values of some positions over the dimensions, one panel per position, all on one scale.
 
     Args:
         encoding: As for `heat_map`.
         pos: The positions, one panel each.
 
     Raises:
-        ValueError: It makes no vectors.
+        ValueError: The encoding has no position vectors.
     """
     values = measure.heat_map(encoding, list(pos))
     figure, axes = grammar.sheet(7.2, 1.0 + 1.05 * len(values), rows=len(values), sharex=True, sharey=True)
@@ -62,22 +62,22 @@ def lanes(encoding: Encoding, pos: Sequence[int] = (0, 10, 20, 30, 40)) -> Drawi
         panel.axhline(0, color=grammar.SOFT, linewidth=0.8)
         panel.set_ylabel(f"position {p}", rotation=0, ha="right", va="center")
         panel.margins(x=0.01)
-    axes[0, 0].set_title(f"Value in each lane: {grammar.label_of(encoding)}")
+    axes[0, 0].set_title(f"Value in each dimension: {grammar.label_of(encoding)}")
     axes[-1, 0].set_xlabel(LANE)
     return figure
 
 
 @drawn
 def points(*encodings: Encoding, pos: ArrayLike | int = 32, lanes: Sequence[tuple[int, int]] | None = None) -> Drawing:
-    """Draw positions as points in the plane of two lanes, joined in order; a panel an encoding.
+    """Draw positions as points in the plane of two dimensions, joined in order; one panel per encoding.
 
     Args:
         encodings: As for `heat_map`.
-        pos: How many positions, or the positions.
-        lanes: For each encoding the lane on x and the lane on y; left out, a pair that turns, or else two that move.
+        pos: The number of positions, or the positions.
+        lanes: For each encoding the dimensions on x and on y; if left out, a rotated pair, or two that vary.
 
     Raises:
-        ValueError: An encoding makes no vectors, there is none, or one has no such lane.
+        ValueError: An encoding has no position vectors or no such dimension, or no encoding is given.
     """
     looks = grammar.looks(encodings)
     chosen = [_choose(encoding, grammar.line_of(pos)) for encoding in encodings] if lanes is None else list(lanes)
@@ -88,7 +88,7 @@ def points(*encodings: Encoding, pos: ArrayLike | int = 32, lanes: Sequence[tupl
     for encoding, look, pair, panel in zip(encodings, looks, chosen, axes.flat, strict=False):
         where = measure.points(encoding, grammar.line_of(pos), pair)
         _join(panel, where, grammar.coordinates(pos), look["color"])
-        panel.set(xlabel=f"lane {pair[0]}", ylabel=f"lane {pair[1]}", title=grammar.label_of(encoding, 32))
+        panel.set(xlabel=f"dimension {pair[0]}", ylabel=f"dimension {pair[1]}", title=grammar.label_of(encoding, 32))
     for panel in axes.flat[len(encodings) :]:
         panel.set_axis_off()
     return figure
@@ -96,16 +96,16 @@ def points(*encodings: Encoding, pos: ArrayLike | int = 32, lanes: Sequence[tupl
 
 @drawn
 def dot_product(*encodings: Encoding, middle: int = 50, pos: ArrayLike | int = 101, cosine: bool = False) -> Drawing:
-    """Draw the dot product of one position's vector with those of the others.
+    """Draw the dot product of one position's vector with the vectors of others.
 
     Args:
         encodings: As for `heat_map`.
         middle: The position that is compared, in tokens.
-        pos: How many others, or which.
+        pos: The number of other positions, or these positions.
         cosine: Draw the cosine of the angle between them instead.
 
     Raises:
-        ValueError: An encoding makes no vectors, or there is none.
+        ValueError: An encoding has no position vectors, or no encoding is given.
     """
     figure, ((axes,),) = grammar.sheet(7.2, 4.2)
     for encoding, look in zip(encodings, grammar.looks(encodings), strict=True):
@@ -115,21 +115,21 @@ def dot_product(*encodings: Encoding, middle: int = 50, pos: ArrayLike | int = 1
     axes.set(xlabel=POSITION, ylabel="cosine" if cosine else "dot product")
     axes.margins(x=0.01)
     what = "Cosine" if cosine else "Dot product"
-    grammar.name_lines(axes, f"{what} of position {middle} with the others", encodings)
+    grammar.name_lines(axes, f"{what} of position {middle} with all others", encodings)
     return figure
 
 
 @drawn
 def similarity(encoding: Encoding, pos: ArrayLike | int = 100, *, cosine: bool = True) -> Drawing:
-    """Draw how like the vectors of two positions are, as a matrix.
+    """Draw the cosine, or the dot product, of the vectors of each pair of positions, as a matrix.
 
     Args:
         encoding: As for `heat_map`.
-        pos: How many positions, or the positions.
+        pos: The number of positions, or the positions.
         cosine: False draws dot products.
 
     Raises:
-        ValueError: It makes no vectors.
+        ValueError: The encoding has no position vectors.
     """
     figure, ((axes,),) = grammar.sheet(6.4, 5.0)
     found = measure.similarity(measure.heat_map(encoding, grammar.line_of(pos)), cosine=cosine)
@@ -143,10 +143,10 @@ def similarity(encoding: Encoding, pos: ArrayLike | int = 100, *, cosine: bool =
 
 @drawn
 def sentence_similarity(vectors: Mapping[str, ArrayLike], words: Sequence[str]) -> Drawing:
-    """Draw the cosines between a sentence's embeddings, a panel for each way to tell positions.
+    """Draw the cosines between a sentence's embeddings, one panel per way to encode positions.
 
     Args:
-        vectors: For each title the embeddings (n, d_model) of the words.
+        vectors: For each panel's title, the embeddings (n, d_model) of the words.
         words: The sentence, n words.
 
     Raises:
@@ -154,7 +154,7 @@ def sentence_similarity(vectors: Mapping[str, ArrayLike], words: Sequence[str]) 
     """
     if not vectors or any(len(np.asarray(v)) != len(words) for v in vectors.values()):
         raise ValueError(
-            "sentence_similarity: each panel needs one vector a word; got "
+            "sentence_similarity: each panel needs one vector per word; got "
             f"{ {title: len(np.asarray(v)) for title, v in vectors.items()} } for {len(words)} words."
         )
     n = len(vectors)
@@ -170,31 +170,31 @@ def sentence_similarity(vectors: Mapping[str, ArrayLike], words: Sequence[str]) 
     axes[0, 0].set_ylabel("word (in order)")
     axes[0, 0].invert_yaxis()
     grammar.bar(mesh, list(axes[0]), "cosine of embeddings", shrink=0.75)
-    grammar.head(figure, "How alike the embeddings of a sentence are")
+    grammar.head(figure, "Similarity of the embeddings of a sentence")
     return figure
 
 
 def _choose(encoding: Encoding, pos: Any) -> tuple[int, int]:
-    """Return the first pair of lanes that turns, the first two lanes, or the last two that move, if those do not."""
+    """Return the first rotated pair of dimensions; else the first two dimensions, or the last two that vary."""
     rotation = encoding.rope if isinstance(encoding, ValueRotary) else encoding
     if isinstance(rotation, Rotary):
         first, second = pairs_of(rotation)
         return int(first[0]), int(second[0])
     moves = np.ptp(measure.heat_map(encoding, pos), axis=0) > 0
-    if moves[:2].all() or moves.sum() < 2:  # of one lane that moves nothing better can be made
+    if moves[:2].all() or moves.sum() < 2:  # with one varying dimension no pair is better
         return 0, 1
     first, second = np.flatnonzero(moves)[-2:]
     return int(first), int(second)
 
 
 def _join(panel: Axes, where: Any, names: Any, colour: str) -> None:
-    """Draw points in order, from light to dark, with the numbers of some of them."""
+    """Draw points in order, from light to dark, with labels for some of them."""
     panel.plot(where[:, 0], where[:, 1], color=colour, linewidth=0.9, alpha=0.55)
     panel.scatter(where[:, 0], where[:, 1], color=grammar.shades(colour, len(where)), s=18, zorder=3)
     panel.set_aspect("equal", adjustable="datalim")
     panel.margins(x=0.22, y=0.16)
     places: dict[tuple[float, ...], list[int]] = {}
-    for index, point in enumerate(where.round(9) + 0.0):  # which makes -0 a 0
+    for index, point in enumerate(where.round(9) + 0.0):  # turns -0 into 0
         places.setdefault(tuple(point), []).append(index)
     groups = list(places.values())
     for group in [groups[i] for i in grammar.spread(len(groups), _FEW if len(groups) > _MANY else _MANY)]:
@@ -212,13 +212,13 @@ def _join(panel: Axes, where: Any, names: Any, colour: str) -> None:
 
 
 def _outwards(where: Any, index: int, *, alone: bool) -> Any:
-    """Return the direction in which a label hides nothing: across the line, away from the middle of all points."""
+    """Return the direction of a label: across the line, away from the mean of all points, so that it hides nothing."""
     out = where[index] - where.mean(0)
     if alone:
         along = where[min(index + 1, len(where) - 1)] - where[max(index - 1, 0)]
         across = np.array([along[1], -along[0]])
         out = across if across @ out >= 0 else -across
     else:
-        out = np.array([0.0, out[1]])  # a longer label: above or below
+        out = np.array([0.0, out[1]])  # a label of several positions is long, so it goes above or below
     length = float(np.hypot(*out))
     return out / length if length else np.array([0.0, 1.0])

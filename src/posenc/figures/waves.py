@@ -1,4 +1,4 @@
-"""Figures of frequencies: wavelengths by pair, and what infinitely many pairs add up to under several laws."""
+"""Figures of frequencies: wavelengths by pair, and the sum over infinitely many pairs for several laws."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from posenc.encoding import Encoding
 from posenc.figures import grammar
 from posenc.figures.grammar import DASHES, Drawing, drawn
 
-# Laws are no encodings: seven colours of their own, told apart by every kind of colour vision.
+# Laws of frequencies are not encodings: they have seven colours that colour-blind readers can distinguish.
 _LAW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#8b3f86", "#a67c00", "#5c6068", "#46a8dd")
-_DOTS = 64  # pairs up to which each has room for a dot of its own
+_DOTS = 64  # up to so many pairs each gets a dot
 
 
 @drawn
 def wavelengths(*encodings: Encoding, length: int | None = None) -> Drawing:
-    """Draw how many positions each pair of lanes takes for one turn, on a logarithmic axis.
+    """Draw the wavelength of each pair of dimensions, in positions, on a logarithmic axis.
 
     Args:
-        encodings: Rotary or sinusoidal ones. Axes and heads with frequencies of their own get a line each.
-        length: Of a text, in tokens: pairs above it never complete a turn there. Left out, no length is drawn.
+        encodings: Rotary or sinusoidal ones. Each axis, and each head with its own frequencies, gets a line.
+        length: The length of a text, in tokens, drawn as a line: pairs above it make no full rotation in the text.
 
     Raises:
-        ValueError: An encoding has no wavelengths, or there is none.
+        ValueError: An encoding has no wavelengths, or no encoding is given.
     """
     figure, ((axes,),) = grammar.sheet(7.2, 4.2)
     for encoding, look in zip(encodings, grammar.looks(encodings), strict=True):
@@ -36,13 +36,13 @@ def wavelengths(*encodings: Encoding, length: int | None = None) -> Drawing:
             pairs = np.arange(len(row))
             dots = {"marker": "o", "markersize": 2.6, "linewidth": 1.0} if len(row) <= _DOTS else {}
             axes.plot(pairs[finite], row[finite], **dots, **look)
-            look["label"] = "_"  # one line in the legend for all axes
+            look["label"] = "_"  # one legend entry for all axes
     grammar.log_axis(axes.yaxis)
-    axes.set(xlabel="pair of lanes (number)", ylabel="wavelength (positions per turn)")
+    axes.set(xlabel="pair of dimensions (number)", ylabel="wavelength (positions)")
     if length is not None:
         axes.axhline(length, color=grammar.SOFT, linewidth=1.2, linestyle=DASHES[1])
         axes.annotate(
-            f"{length:,} tokens: no full turn above",
+            f"{length:,} tokens: no full rotation above",
             (0.01, length),
             xycoords=("axes fraction", "data"),
             xytext=(0, 4),
@@ -61,18 +61,18 @@ def oscillatory_integrals(
     """Draw the mean cosine of infinitely many pairs by distance, for several laws of frequencies, near and far.
 
     Args:
-        laws: Names in `posenc.measure.LAWS`: radians per position at t, which runs from the first pair to the last.
+        laws: Names in `posenc.measure.LAWS`: radians per position at t, from 0 at the first pair to 1 at the last.
         near: The last distance of the upper panel, in tokens.
-        far: The last distance of the lower panel, which is logarithmic.
+        far: The last distance of the lower panel, which has a logarithmic axis.
 
     Raises:
-        ValueError: An unknown law, or no law.
+        ValueError: A law is unknown, or there is none.
     """
     figure, axes = grammar.sheet(7.2, 7.0, rows=2)
     for distance, panel in zip((np.linspace(0, near, 401), np.geomspace(1, far, 900)), axes[:, 0], strict=True):
         for i, law in enumerate(laws):
             if law == "constant" and distance[0] > 0:
-                continue  # a cosine for ever, which would cover the others
+                continue  # a plain cosine, which would cover the other lines
             mean = measure.law_limit(distance, law).real
             look = {"color": _LAW_COLOURS[i % len(_LAW_COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
             panel.plot(distance, mean, label=_spell(law), **look)
@@ -81,7 +81,7 @@ def oscillatory_integrals(
         panel.margins(x=0.01)
     grammar.log_axis(axes[1, 0].xaxis)
     axes[0, 0].set_title("Mean of cos(distance · θ(t)) over t from 0 to 1: near")
-    endless = " (without θ = 1, which swings on for ever)" if "constant" in laws else ""
+    endless = " (without θ = 1, which does not decay)" if "constant" in laws else ""
     axes[1, 0].set_title(f"The same: far{endless}")
     grammar.legend_above(axes[0, 0])
     return figure
@@ -89,15 +89,15 @@ def oscillatory_integrals(
 
 @drawn
 def finite_size(n_pairs: Sequence[int] = (16, 64), *, base: float = 10000.0, far: float = 100_000.0) -> Drawing:
-    """Draw the mean cosine of finitely many pairs beside its limit of infinitely many, by distance.
+    """Draw the mean cosine of finitely many pairs, and its limit for infinitely many, by distance.
 
     Args:
-        n_pairs: Numbers of pairs, a line each.
-        base: That of the frequencies.
+        n_pairs: Numbers of pairs, one line each.
+        base: The base of the frequencies.
         far: The last distance, in tokens.
 
     Raises:
-        ValueError: A base not above 1, or fewer than one pair.
+        ValueError: The base is not above 1, or a number of pairs is below 1.
     """
     figure, ((axes,),) = grammar.sheet(7.2, 4.2)
     distance = np.geomspace(1, far, 1200)
@@ -115,7 +115,7 @@ def finite_size(n_pairs: Sequence[int] = (16, 64), *, base: float = 10000.0, far
 
 
 def _spell(law: str) -> str:
-    """Write a law as mathematics."""
+    """Return a law of frequencies as mathematics."""
     base, power, exponent = law.partition("^")
     if law == "constant":
         return "θ = 1"

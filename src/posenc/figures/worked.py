@@ -1,4 +1,4 @@
-"""A worked example with four lanes, number by number, and the two slips that are made most often in it."""
+"""A worked example with d_model = 4, number by number, and the two most frequent mistakes in it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _WRONG = "#b2182b"
 
 @dataclass(frozen=True)
 class Worked:
-    """The numbers of two sinusoidal vectors with four lanes, and of what is made of them.
+    """The numbers of two sinusoidal vectors with d_model = 4, and of their products.
 
     Args:
         pos: The two positions.
         inv_freq: Radians per position of the two pairs.
         first: The vector of the first position: sin, cos, sin, cos.
-        second: That of the second.
-        products: Lane by lane.
-        dot: Their sum, the dot product, which depends on the distance alone.
-        cosine: `dot` over the lengths of both vectors, each the root of 2.
-        mixed: The dot product after the first slip: the second vector in the other order of lanes (sin, sin, cos,
-            cos), which depends on both positions.
-        mixed_shifted: The same one position further on; it should be the same, and is not.
-        dot_shifted: The right one, one position further on: the same.
+        second: The vector of the second position.
+        products: The products in each dimension.
+        dot: Their sum, the dot product, which depends only on the distance.
+        cosine: `dot` divided by the lengths of both vectors, each √2.
+        mixed: The dot product after the first mistake, with the second vector in the other order (sin, sin, cos, cos).
+            It depends on both positions.
+        mixed_shifted: The same, both positions one later; it differs from `mixed`, though the distance is the same.
+        dot_shifted: The right dot product, both positions one later; it equals `dot`.
     """
 
     pos: tuple[int, int]
@@ -48,11 +48,11 @@ class Worked:
 
 
 def work_out(first: int = 1, second: int = 3) -> Worked:
-    """Work out two positions with d_model = 4 and base 10,000, with the code that models run.
+    """Compute the worked example for two positions with d_model = 4 and base 10,000, by the code that models run.
 
     Args:
         first: A position, in tokens.
-        second: Another.
+        second: Another one.
 
     >>> found = work_out(1, 3)
     >>> round(found.dot, 4), round(found.cosine, 4)  # cos 2 + cos 0.02, and half of it
@@ -78,11 +78,11 @@ def work_out(first: int = 1, second: int = 3) -> Worked:
 
 @drawn
 def worked_example(first: int = 1, second: int = 3) -> Drawing:
-    """Draw the worked example as a table: angles, vectors, products, dot product, cosine, and the two slips.
+    """Draw the worked example as a table: angles, vectors, products, dot product, cosine, and the two mistakes.
 
     Args:
         first: A position, in tokens.
-        second: Another.
+        second: Another one.
     """
     found = work_out(first, second)
     figure, ((axes,),) = grammar.sheet(8.6, 5.4)
@@ -100,8 +100,8 @@ def _write_table(axes: Axes, found: Worked) -> None:
     angles = [f"sin(p · {w})" if i % 2 == 0 else f"cos(p · {w})" for i, w in enumerate(("1", "1", slow, slow))]
     columns = (0.30, 0.46, 0.62, 0.78, 0.97)
     rows = [
-        ("", ["lane 0", "lane 1", "lane 2", "lane 3", "sum"]),
-        ("what it holds", [*angles, ""]),
+        ("", ["dimension 0", "dimension 1", "dimension 2", "dimension 3", "sum"]),
+        ("formula", [*angles, ""]),
         (f"position p = {m}", [*_spell(found.first), ""]),
         (f"position p = {n}", [*_spell(found.second), ""]),
         ("product", [*_spell(found.products), f"{found.dot:.4f}"]),
@@ -124,13 +124,13 @@ def _write_remarks(axes: Axes, found: Worked) -> None:
     right, wrong = colours.colour("sinusoidal"), _WRONG
     slow = f"{d * found.inv_freq[1]:g}"
     lines = (
-        (right, "Dot product", f"cos({d}) + cos({slow}) = {found.dot:.4f}: of the distance {d} alone."),
-        (right, "", f"Positions {m + 1} and {n + 1} have the same: {found.dot_shifted:.4f}."),
+        (right, "Dot product", f"cos({d}) + cos({slow}) = {found.dot:.4f}: depends only on the distance {d}."),
+        (right, "", f"Positions {m + 1} and {n + 1} give the same: {found.dot_shifted:.4f}."),
         (right, "Cosine", f"dot product / (√2 · √2) = {found.dot:.4f} / 2 = {found.cosine:.4f}."),
-        (wrong, "Slip 1: lanes mixed", "one vector as sin, cos, sin, cos and the other as sin, sin, cos, cos"),
-        (wrong, "", f"gives {found.mixed:.4f}, and {found.mixed_shifted:.4f} one position further on:"),
-        (wrong, "", "it depends on where the two stand, not on their distance."),
-        (wrong, "Slip 2: dot for cosine", f"{found.dot:.4f} is no cosine: at distance 0 it is 2.0000, not 1."),
+        (wrong, "Mistake 1: mixed orders", "one vector as sin, cos, sin, cos and the other as sin, sin, cos, cos"),
+        (wrong, "", f"gives {found.mixed:.4f}, and {found.mixed_shifted:.4f} for both positions one later:"),
+        (wrong, "", "it depends on both positions, not only on their distance."),
+        (wrong, "Mistake 2: no division", f"{found.dot:.4f} is not a cosine: at distance 0 it is 2.0000, not 1."),
         (wrong, "", "A vector's length is √(d_model / 2); divide by both lengths, here by 2."),
     )
     y = 0.56

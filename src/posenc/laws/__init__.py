@@ -1,8 +1,7 @@
-"""What must hold for every position encoding, as public functions.
+"""Laws: properties that every position encoding must have, as public functions.
 
-`run` holds one encoding against them; `parametrize` makes pytest cases of them for your own
-classes. Before each law every parameter is drawn from N(0, 1), so that nothing passes by being
-zero. The exceptions are a closed list in `posenc.laws.exceptions`.
+`run` tests one encoding; `parametrize` makes pytest cases for your own classes. Before each law every parameter is
+drawn from N(0, 1), so that no law holds only because parameters are zero. `posenc.laws.exceptions` has all exceptions.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +22,7 @@ __all__ = ["LAWS", "Law", "Violation", "parametrize", "run"]
 
 @dataclass(frozen=True)
 class Violation:
-    """One law that does not hold: which, for what, and what was seen."""
+    """One law that does not hold: its name, the encoding, and what was found."""
 
     law: str
     encoding: str
@@ -34,28 +33,30 @@ class Violation:
 
 
 def run(encoding: Encoding, names: Iterable[str] | None = None, dtype: torch.dtype = torch.float64) -> list[Violation]:
-    """Hold an encoding against the laws.
+    """Test the laws on an encoding.
 
     Args:
         encoding: Any `Encoding`; it is copied, not changed.
-        names: Which laws, out of `LAWS`; all of them if left out.
-        dtype: float64 (to 1e-12 of the largest score) or float32 (to 4e-6).
+        names: Names of laws in `LAWS`; all of them if left out.
+        dtype: float64 (tolerance 1e-12 of the largest score) or float32 (4e-6).
 
     Returns:
-        What does not hold; empty if all is well.
+        The violations; empty if all laws hold.
 
     Raises:
-        ValueError: A name that is no law, or another dtype.
+        ValueError: A name is not a law, or dtype is another one.
     """
     if dtype not in (torch.float64, torch.float32):
-        raise ValueError(f"laws.run: dtype must be float64 or float32, in which the laws are stated; got {dtype}.")
+        raise ValueError(
+            f"laws.run: dtype must be float64 or float32, because only these have tolerances; got {dtype}."
+        )
     violations = []
     for name in LAWS if names is None else names:
         if name not in LAWS:
             raise ValueError(f"laws.run: unknown law {name!r}; the laws are {', '.join(LAWS)}.")
         if exemption(encoding, name) is None:
-            seen = LAWS[name](encoding, dtype)
-            violations += [Violation(name, encoding.name, message) for message in seen]
+            messages = LAWS[name](encoding, dtype)
+            violations += [Violation(name, encoding.name, message) for message in messages]
     return violations
 
 

@@ -11,12 +11,12 @@ from posenc.attention import attend, explain
 from posenc.compose import Compose
 from posenc.encoding import Encoding
 from posenc.families import of_each_head
-from posenc.laws.case import Case, Law, statute
+from posenc.laws.case import Case, Law, law
 
 LAWS: list[Law] = []
 
 
-@statute(LAWS, "permutation")
+@law(LAWS, "permutation")
 def permutation(case: Case) -> Iterable[str]:
     """Permuting the tokens together with their positions permutes the output."""
     x, pos = case.tokens(11), case.positions(11)
@@ -25,9 +25,9 @@ def permutation(case: Case) -> Iterable[str]:
     yield from case.differ(got, case.layer(x, pos, causal=False)[:, :, order], case.largest(x, pos))
 
 
-@statute(LAWS, "cache")
+@law(LAWS, "cache")
 def cache(case: Case) -> Iterable[str]:
-    """Rows computed against a cache equal those of one pass, in any chunking."""
+    """Rows computed with a cache equal those of one pass, for any chunks."""
     x, pos = case.tokens(12), case.positions(12, start=3)
     largest = case.largest(x, pos)
     seen = torch.rand(12, 12, generator=case.random) > 0.3
@@ -38,9 +38,9 @@ def cache(case: Case) -> Iterable[str]:
             yield from (f"in chunks {chunks} with {list(options)} it {m}" for m in case.differ(got, wanted, largest))
 
 
-@statute(LAWS, "packing")
+@law(LAWS, "packing")
 def packing(case: Case) -> Iterable[str]:
-    """Documents packed into one sequence give what they give apart."""
+    """Documents packed into one sequence give the same results as separate sequences."""
     lengths = (5, 1, 6)
     x, ids = (
         case.tokens(sum(lengths)),
@@ -54,14 +54,16 @@ def packing(case: Case) -> Iterable[str]:
         yield from case.differ(packed, torch.cat(apart, 2), largest)
 
 
-@statute(LAWS, "left padding")
+@law(LAWS, "left padding")
 def left_padding(case: Case) -> Iterable[str]:
-    """A row padded on the left or in a gap gives what it gives unpadded, with NaN in the slots, and zeros before it."""
+    """Padding on the left or in a gap changes no result, even with NaN in padded slots; padded queries get zeros."""
     x, pad = case.tokens(9), 3
     real = torch.ones(2, 9, dtype=torch.bool)
     real[1, :pad] = False
     pos = positions.on_each_axis(positions.left_padded(real), case.encoding.n_axes)
-    padded = x.masked_fill(~real[..., None] & (torch.arange(x.shape[-1]) % 3 > 0), torch.nan)  # one lane is enough
+    padded = x.masked_fill(
+        ~real[..., None] & (torch.arange(x.shape[-1]) % 3 > 0), torch.nan
+    )  # some dimensions stay finite
     largest = case.largest(x, case.positions(9))
     masks = {"boolean": real[:, None, None, :]}
     masks["floating"] = torch.zeros(2, 1, 1, 9, dtype=case.dtype).masked_fill(~masks["boolean"], -torch.inf)
@@ -72,7 +74,7 @@ def left_padding(case: Case) -> Iterable[str]:
         yield from (f"with a {kind} mask it {m}" for m in case.differ(got[1:, :, pad:], alone, largest))
         if bool(got[1, :, :pad].ne(0).any()):
             yield f"with a {kind} mask the padded rows are not zero"
-    real[1] = (torch.arange(9) < 4) | (torch.arange(9) > 5)  # and a gap, as between the turns of a talk
+    real[1] = (torch.arange(9) < 4) | (torch.arange(9) > 5)  # a gap, as between the messages of a chat
     padded = x.masked_fill(~real[..., None] & (torch.arange(x.shape[-1]) % 3 > 0), torch.nan)
     pos = positions.on_each_axis(positions.left_padded(real), case.encoding.n_axes)
     got = case.layer(padded, pos, mask=real[:, None, None, :])
@@ -80,7 +82,7 @@ def left_padding(case: Case) -> Iterable[str]:
     yield from (f"around a gap it {m}" for m in case.differ(got[1:, :, real[1]], alone, largest))
 
 
-@statute(LAWS, "padding in gradients", by_dtype=False)
+@law(LAWS, "padding in gradients", by_dtype=False)
 def padding_in_gradients(case: Case) -> Iterable[str]:
     """NaN in padded slots reaches no gradient, in any backend."""
     n, pad = 9, 3
@@ -103,12 +105,12 @@ def padding_in_gradients(case: Case) -> Iterable[str]:
 
 
 def _able(*call: Any, **options: Any) -> list[str]:
-    """Name the backends that do not refuse a call; one that must be asked for by name has tests of its own."""
+    """Return the backends that accept a call; a backend that must be requested by name has separate tests."""
     return [v.backend for v in explain(*call, **options) if v.verdict in ("taken", "would run")]
 
 
 def _calls(case: Case, n: int) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield kinds of attention over n keys."""
+    """Yield kinds of attention over n keys, by name, with their options."""
     seen = torch.rand(case.batch, case.n_heads, n, n, generator=case.random) > 0.3
     ids = torch.arange(n) // 4
     yield "causal", {}
@@ -123,15 +125,17 @@ def _calls(case: Case, n: int) -> Iterable[tuple[str, dict[str, Any]]]:
     yield "scale", {"scale": 0.3}
 
 
-@statute(LAWS, "backends")
+@law(LAWS, "backends")
 def backends(case: Case) -> Iterable[str]:
-    """Every backend that does not refuse a call equals the reference in float64."""
+    """Every backend that accepts a call equals the reference in float64."""
     x, pos = case.tokens(13), case.positions(13)
     largest = case.largest(x, pos)
     placed = case.place(pos, x)
     q, k, v = case.project(x, placed)
     encoding, placed = case.encoding.layer(case.index, placed)
-    rotates = encoding.rotate_v(v, placed) is not v  # and so knows their width; others have one of their own in turn
+    rotates = (
+        encoding.rotate_v(v, placed) is not v
+    )  # then values have a fixed width; otherwise every second call has wider ones
     widths = itertools.cycle((v,) if rotates else (v, torch.cat((v, v), -1)))
     for (kind, options), values in zip(_calls(case, 13), widths, strict=False):
         wanted = attend(q, k, values, encoding, placed, backend="reference-float64", **options)
@@ -140,9 +144,9 @@ def backends(case: Case) -> Iterable[str]:
             yield from (f"{name}, {kind}: {m}" for m in case.differ(got, wanted, largest))
 
 
-@statute(LAWS, "values")
+@law(LAWS, "values")
 def values(case: Case) -> Iterable[str]:
-    """An output is the weighted sum of what a query gets of each value: rotated by the key, and back by the query."""
+    """An output is the weighted sum of values, rotated at the key's position and rotated back at the query's."""
     x, pos = case.tokens(11), case.positions(11, start=3)
     placed = case.place(pos, x)
     q, k, v = case.project(x, placed)
@@ -157,7 +161,7 @@ def values(case: Case) -> Iterable[str]:
         yield from case.differ(got, wanted, case.largest(x, pos))
 
 
-@statute(LAWS, "nothing there")
+@law(LAWS, "nothing there")
 def nothing_there(case: Case) -> Iterable[str]:
     """An empty sequence and an empty batch give empty results."""
     for batch, seq_len in ((2, 0), (0, 5)):
@@ -166,7 +170,7 @@ def nothing_there(case: Case) -> Iterable[str]:
             yield f"batch {batch}, {seq_len} tokens: got shape {tuple(out.shape)}"
 
 
-@statute(LAWS, "compose")
+@law(LAWS, "compose")
 def compose(case: Case) -> Iterable[str]:
     """Compose with NoPE, on either side, changes nothing."""
     x, pos = case.tokens(9), case.positions(9)
@@ -181,9 +185,9 @@ def compose(case: Case) -> Iterable[str]:
             yield f"Compose({names}) gives another result"
 
 
-@statute(LAWS, "no memory")
+@law(LAWS, "no memory")
 def no_memory(case: Case) -> Iterable[str]:
-    """A short, a long and again a short sequence: the short ones agree bit for bit."""
+    """A short sequence gives bitwise the same result before and after a long one."""
     x, n = case.tokens(40), 7
     first = case.layer(x[:, :n], case.positions(n))
     case.layer(x, case.positions(40))
@@ -191,9 +195,9 @@ def no_memory(case: Case) -> Iterable[str]:
         yield "the second short sequence gives another result than the first"
 
 
-@statute(LAWS, "untouched inputs")
+@law(LAWS, "untouched inputs")
 def untouched_inputs(case: Case) -> Iterable[str]:
-    """Nothing that is handed in is written to."""
+    """No argument and no parameter is modified."""
     x, pos = case.tokens(9), case.positions(9)
     placed = case.place(pos, x)
     q, k, v = case.project(x, placed)

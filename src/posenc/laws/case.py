@@ -1,4 +1,4 @@
-"""What the laws work with: a law's shape, and a small attention layer around an encoding."""
+"""The class of laws, and the test case of a law: a small attention layer around an encoding."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 4e-6}  # of the largest score
 
 @dataclass(frozen=True)
 class Law:
-    """A statement that holds for every encoding, and the function that looks.
+    """A statement about every encoding, and the function that tests it.
 
     Args:
-        name: Short and unique.
+        name: A short unique name.
         text: The statement.
-        look: Takes a `Case` and yields a message for each thing that does not hold.
-        by_dtype: Whether it is stated in float64 and float32 apart.
+        look: Takes a `Case` and yields a message for each failure.
+        by_dtype: Whether it is tested in float64 and in float32.
         compiles: Whether it runs a compiler.
     """
 
@@ -35,20 +35,20 @@ class Law:
     compiles: bool = False
 
     def __call__(self, encoding: Encoding, dtype: torch.dtype = torch.float64) -> list[str]:
-        """Return what does not hold; an unexpected exception is one of those things."""
+        """Return a message for each failure; an unexpected exception is a failure."""
         layers = range(len(encoding)) if isinstance(encoding, PerLayer) else [0]
         cases = [Case(encoding, dtype if self.by_dtype else torch.float64, index=i) for i in layers]
-        seen: list[str] = []
+        messages: list[str] = []
         for case in cases:
             try:
-                seen += self.look(case)
+                messages += self.look(case)
             except Exception as error:
-                seen.append(f"raised {type(error).__name__}: {error}")
-        return seen
+                messages.append(f"raised {type(error).__name__}: {error}")
+        return messages
 
 
-def statute(laws: list[Law], name: str, **facts: bool) -> Callable[..., Any]:
-    """Decorate a function as a law; its docstring is the statement."""
+def law(laws: list[Law], name: str, **facts: bool) -> Callable[..., Any]:
+    """Add a function to a list of laws; its docstring is the statement."""
 
     def decorate(look: Callable[["Case"], Iterable[str]]) -> Callable[["Case"], Iterable[str]]:
         laws.append(Law(name, (look.__doc__ or "").strip(), look, **facts))
@@ -61,12 +61,12 @@ class Case(Probe):
     """An encoding with random parameters inside a self-attention layer with random projections.
 
     Args:
-        encoding: Copied; its parameters are drawn from N(0, 1).
-        dtype: Of everything.
-        index: Of the layer, where each has its own encoding.
+        encoding: The encoding; it is copied, and the copy's parameters are drawn from N(0, 1).
+        dtype: The dtype of all tensors.
+        index: The layer, if each layer has its own encoding.
 
     Raises:
-        ValueError: The encoding has too few positions for the laws.
+        ValueError: The encoding has fewer than 64 positions.
     """
 
     batch = 2
@@ -76,8 +76,8 @@ class Case(Probe):
         self.max_len: int | None = self._find("max_len", None)
         if self.max_len is not None and self.max_len < 64:
             raise ValueError(
-                f"laws: need 64 positions to look at; got {encoding.name} with max_len={self.max_len}. "
-                "Hold one with more positions against them."
+                f"laws: the laws need at least 64 positions; got {encoding.name} with max_len={self.max_len}. "
+                "Test an instance with a larger max_len."
             )
 
     def tokens(self, seq_len: int, batch: int | None = None) -> Tensor:
@@ -85,7 +85,7 @@ class Case(Probe):
         return self.normal(self.batch if batch is None else batch, seq_len, self.d_model)
 
     def positions(self, seq_len: int, *, start: int = 0) -> Tensor:
-        """Count from `start`, or as near to it as the encoding's longest position allows."""
+        """Return consecutive positions from `start`, or from an earlier one if `max_len` does not reach that far."""
         if self.max_len is not None:
             start = min(start, self.max_len - seq_len)
         row = positions.arange(seq_len, start=start)
@@ -101,7 +101,7 @@ class Case(Probe):
     def cached(self, x: Tensor, pos: Tensor, chunks: Sequence[int], **options: Any) -> Tensor:
         """Run the layer chunk by chunk against a cache of rotated keys and values; return all rows.
 
-        `options` are those of one pass; masks (q_len, k_len) and document ids are cut to each chunk.
+        `options` are the options of `attend` for one pass; masks (q_len, k_len) and document ids are cut to each chunk.
         """
         past, keys, values, rows, begin = None, [], [], [], 0
         for n in chunks:
@@ -122,9 +122,9 @@ class Case(Probe):
     def differ(self, got: Tensor, wanted: Tensor, largest: Tensor | float = 1.0) -> Iterable[str]:
         """Yield a message if two tensors differ by more than the tolerance.
 
-        Scores are compared by themselves: the tolerance is of the largest of them. Outputs are values weighted
-        by a softmax, which turns an error of a score into that error times the output: there the tolerance is
-        of the largest score, given as `largest`, times the largest output.
+        For scores the tolerance is relative to the largest score. Outputs are values weighted by a softmax, where an
+        error of a score becomes that error times the output: there the tolerance is relative to the largest score,
+        given as `largest`, times the largest output.
         """
         if got.shape != wanted.shape:
             yield f"shape {tuple(got.shape)} instead of {tuple(wanted.shape)}"

@@ -1,4 +1,4 @@
-"""The closed list of exceptions: (class, law) and the reason. Anything else that fails, fails."""
+"""The complete list of exceptions to the laws: (class, law) and the reason."""
 
 from posenc.encoding import Encoding
 from posenc.encodings.cpvt import CPVT
@@ -6,30 +6,31 @@ from posenc.encodings.fox import FoX
 from posenc.encodings.retnet import RetNet
 from posenc.encodings.xpos import XPos
 
-_NEIGHBOURS = "a convolution sees the neighbours in the image, "
+_NEIGHBOURS = "the convolution reads neighbours in the image, "
 EXCEPTIONS: dict[tuple[type[Encoding], str], str] = {
-    (CPVT, "cache"): _NEIGHBOURS + "so a token changes when a later one arrives",
-    (CPVT, "packing"): _NEIGHBOURS + "and two images in one row stand in the same places; give each a row of the batch",
+    (CPVT, "cache"): _NEIGHBOURS + "so a later token changes earlier ones",
+    (CPVT, "packing"): _NEIGHBOURS
+    + "and two images in one row have the same positions; give each image its own row of the batch",
     (CPVT, "left padding"): (
         _NEIGHBOURS
-        + "and padding at position 0 stands where a token does; give it a negative row, as a test of its own shows"
+        + "and padding at position 0 has the position of a token; give it a negative row, as a separate test does"
     ),
     (FoX, "permutation"): (
-        "what tokens forget is summed along the sequence, in whose order causal masks are read, too; positions are not "
-        "looked at, as a test of its own shows"
+        "forgetting is summed along the sequence, in the order of the causal mask; positions are not used, as a "
+        "separate test shows"
     ),
     (RetNet, "far positions"): (
-        "sizes are powers of the position, so float32 ends 2,600 positions from the centre; "
-        "the law holds at a centre among the far positions, which a test of its own shows"
+        "its amplitudes are powers of the position, which overflow float32 at 2,600 positions from the centre; "
+        "the law holds for a centre near the far positions, as a separate test shows"
     ),
     (XPos, "far positions"): (
-        "lane sizes are powers of the position, so float32 ends 34,000 positions from the centre; "
-        "the law holds at a centre of 100,000, which a test of its own shows"
+        "its amplitudes are powers of the position, which overflow float32 at 34,000 positions from the centre; "
+        "the law holds for a centre of 100,000, as a separate test shows"
     ),
 }
 
 
 def exemption(encoding: Encoding, law: str) -> str | None:
-    """Return why the encoding, or one of its members, need not keep the law, or None."""
+    """Return the reason why the encoding, or one of its members, is exempt from the law; None if none is."""
     reasons = (EXCEPTIONS.get((type(member), law)) for member in encoding.modules() if isinstance(member, Encoding))
     return next((reason for reason in reasons if reason), None)

@@ -1,4 +1,4 @@
-"""Where positions end: what is refused there, along each axis, and what an example declares of it."""
+"""The limits of positions: which ones must be refused along each axis, and what the card declares about them."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,11 +10,11 @@ from posenc import positions, registry
 from posenc.laws.case import Case
 from posenc.probe import REFUSALS, Probe
 
-MOST = 2**20  # positions: whatever accepts them has no end along that axis
+MOST = 2**20  # an encoding that accepts this position has no limit along that axis
 
 
 def refused(case: Case) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield (what, call) of positions that nobody has, each of which must be refused; where there is a last one."""
+    """Yield (description, call) for positions beyond the last, which must be refused, if there is a last one."""
     if case.max_len is None:
         return
     if case.encoding.n_axes == 1:
@@ -27,14 +27,14 @@ def refused(case: Case) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def inconsistencies(case: Case) -> Iterator[str]:
-    """Yield what of the last positions on each axis does not go together, and what is the same before the first."""
+    """Yield a message for each contradiction between the last positions of the axes, and for wrapped negative ones."""
     if case.max_len is None:
         return
     lasts = [_last(case, axis) for axis in range(case.encoding.n_axes)]
     corner = torch.tensor([[0] * len(lasts), [last or 0 for last in lasts]])
     corner = corner if case.encoding.n_axes > 1 else corner[:, 0]
     if not takes(case, corner):
-        yield f"the last of each axis alone are taken, up to {lasts}, but not together"
+        yield f"the last positions {lasts} are accepted on each axis separately, but not together"
     if case.encoding.n_axes > 1 and None not in lasts and min(last or 0 for last in lasts) + 1 != case.max_len:
         yield f"max_len={case.max_len}, but the last positions on the axes are {lasts}"
     if case.encoding.family == "additive":
@@ -42,19 +42,19 @@ def inconsistencies(case: Case) -> Iterator[str]:
 
 
 def _aliases(case: Case, lasts: list[int | None]) -> Iterator[str]:
-    """Yield a place before the first that is taken and gets what another place has, as an index that wraps does."""
+    """Yield a message for each negative position that gets the vector of another position, as a wrapped index does."""
     axes = [torch.arange((63 if last is None else last) + 1) for last in lasts]
     every = torch.cartesian_prod(*axes).view(-1, len(axes))
     if len(every) > 2**16:
         return
     vectors = _embedded(case, every)
     places = [_cell(case, axis, -n)[1:].view(1, -1) for axis in range(len(axes)) for n in (1, 2, 3)]
-    places += [torch.tensor([[-1, n]]) for n in range(1, 5)] if len(axes) == 2 else []  # as class tokens may stand
+    places += [torch.tensor([[-1, n]]) for n in range(1, 5)] if len(axes) == 2 else []  # positions of class tokens
     for before in places:
         if takes(case, before.view(1, -1) if len(axes) > 1 else before.view(1)):
             same = (vectors == _embedded(case, before)).all(-1).nonzero()
             if len(same) and bool(vectors[same[0, 0]].ne(0).any()):
-                yield f"position {before[0].tolist()} gets what position {every[same[0, 0]].tolist()} has"
+                yield f"position {before[0].tolist()} gets the vector of position {every[same[0, 0]].tolist()}"
 
 
 def _embedded(case: Case, pos: Tensor) -> Tensor:
@@ -64,14 +64,14 @@ def _embedded(case: Case, pos: Tensor) -> Tensor:
 
 
 def _cell(case: Case, axis: int, position: int) -> Tensor:
-    """Return the first place, and the one that far from it along an axis."""
+    """Return position zero, and the one at `position` along an axis, zero on the others."""
     pos = torch.zeros(2, case.encoding.n_axes, dtype=torch.int64)
     pos[1, axis] = position
     return pos if case.encoding.n_axes > 1 else pos[:, 0]
 
 
 def _last(case: Case, axis: int) -> int | None:
-    """Return the last position along an axis that is taken; None if there is none below `MOST`."""
+    """Return the last position along an axis that is accepted; None if `MOST` is accepted."""
     if takes(case, _cell(case, axis, MOST)):
         return None
     taken, not_taken = 0, MOST
@@ -82,7 +82,7 @@ def _last(case: Case, axis: int) -> int | None:
 
 
 def use(case: Case, pos: Tensor) -> Tensor:
-    """Run the layer's scores at positions."""
+    """Compute the layer's scores at positions."""
     x = case.tokens(len(pos), batch=1)
     placed = case.place(pos, x)
     q, k, _ = case.project(x, placed)
@@ -90,7 +90,7 @@ def use(case: Case, pos: Tensor) -> Tensor:
 
 
 def takes(case: Case, pos: Tensor) -> bool:
-    """Tell whether nothing is refused at positions."""
+    """Return whether the layer accepts the positions."""
     try:
         use(case, pos)
     except REFUSALS:
@@ -99,12 +99,12 @@ def takes(case: Case, pos: Tensor) -> bool:
 
 
 def declared(case: Case, card: registry.Card) -> Iterator[str]:
-    """Yield what a card says wrongly of its own example's size: the last position, and how many numbers are learned."""
+    """Yield a message if a card declares a wrong last position or number of learned parameters for its example."""
     if case.dtype != torch.float64 or repr(case.original) != repr(card.cls(**card.example).eval()):
         return
     found = {"longest": Probe(case.original, torch.float32).longest}
     found["learned"] = sum(p.numel() for p in case.original.parameters())
     for trait, value in found.items():
-        said = card.traits.get(trait, value)
-        if value != said:
-            yield f"declared {trait}={said}, but it is {value}"
+        stated = card.traits.get(trait, value)
+        if value != stated:
+            yield f"declared {trait}={stated}, but it is {value}"

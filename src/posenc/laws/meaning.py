@@ -1,4 +1,4 @@
-"""Laws about what an encoding computes: its definition, and the traits that it declares."""
+"""Laws about the results of an encoding: its definition, and the traits that it declares."""
 
 import inspect
 from collections.abc import Iterable
@@ -15,31 +15,33 @@ from posenc.attention import attend
 from posenc.defined import arguments, card_of, definition_of, of_text
 from posenc.encoding import Encoding
 from posenc.laws import limits, promises
-from posenc.laws.case import TOLERANCE, Case, Law, statute
+from posenc.laws.case import TOLERANCE, Case, Law, law
 
 LAWS: list[Law] = []
 RELATIVE = ("bias", "content_bias", "piecewise")
-_Turned = list[NDArray[np.float64]] | None  # queries (n_heads, n, lanes) and keys (n_kv_heads, n, lanes)
+_Rotated = list[NDArray[np.float64]] | None  # queries (n_heads, n, head_dim) and keys (n_kv_heads, n, head_dim)
 
 
-@statute(LAWS, "definition")
+@law(LAWS, "definition")
 def definition(case: Case) -> Iterable[str]:
-    """What runs, also q and k alone, equals the float64 definition written from the paper, one token at a time."""
+    """All results, also rotated q and k, equal the float64 definition from the paper, computed one token at a time."""
     card, define = card_of(case.original), definition_of(case.original)
     if card is None or define is None:
         return
-    yield from _held(case, card, define.func, _places(case))
+    yield from _compare(case, card, define.func, _places(case))
     learned = [p for p in case.encoding.parameters() if p.numel()]
-    if learned and case.dtype == torch.float64:  # once more with zeros, which training starts from and weights decay to
+    if (
+        learned and case.dtype == torch.float64
+    ):  # again with zeros: training starts from zeros, and weights decay to zero
         for p in learned:
             p.data = p.data * (case.normal(*p.shape) > -0.5)
         yield from (
-            f"with zeros among what is learned it {m}" for m in _held(case, card, define.func, [case.positions(19)])
+            f"with zeros among the parameters it {m}" for m in _compare(case, card, define.func, [case.positions(19)])
         )
 
 
-def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]) -> Iterable[str]:
-    """Yield how what runs differs from the definition, at each of some positions that it has."""
+def _compare(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]) -> Iterable[str]:
+    """Yield the differences from the definition at each set of positions that both accept."""
     images = 0
     for pos in places:
         if images:
@@ -48,13 +50,13 @@ def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]
         x, q = case.tokens(n, batch=1), case.normal(1, case.n_heads, n, case.head_dim)
         k = case.normal(1, case.n_kv_heads, n, case.head_dim)
         try:
-            turned = _turns(card, define, case, pos, q, k)
-            wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k, turned))
-        except NotImplementedError:  # a definition covers what can be said in a few lines
+            rotated = _rotate_both(card, define, case, pos, q, k)
+            wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k, rotated))
+        except NotImplementedError:  # the short definition does not cover this option
             return
-        except IndexError as error:  # no class token there, or a smaller window
+        except IndexError as error:  # no class token at that position, or a smaller window
             if limits.takes(case, pos):
-                yield f"takes positions that its definition refuses: {error}"
+                yield f"accepts positions that its definition refuses: {error}"
             continue
         images += n == 19 and pos.ndim > 1 and int(pos[0, 0]) == -1
         placed = case.place(pos, x)
@@ -67,16 +69,16 @@ def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]
             v = case.normal(1, case.n_kv_heads, n, case.head_dim)
             out, mixed = attend(q, k, v, case.encoding, placed, causal=False)[0], _mixed(define, case, pos, wanted, v)
             yield from (f"the output {m}" for m in case.differ(out, mixed, wanted.abs().max()))
-        if turned is not None:  # caches hold turned keys
-            for name, got, side in zip("qk", case.encoding.rotate(q, k, placed), turned, strict=True):
-                yield from (f"turned {name} {m}" for m in case.differ(got[0], torch.from_numpy(side)))
+        if rotated is not None:  # caches hold rotated keys
+            for name, got, side in zip("qk", case.encoding.rotate(q, k, placed), rotated, strict=True):
+                yield from (f"rotated {name} {m}" for m in case.differ(got[0], torch.from_numpy(side)))
 
 
 def _places(case: Case) -> Iterable[Tensor]:
-    """Yield 19 near positions and, where there is room, 19 that half precision cannot hold; axes apart, in no order.
+    """Yield 19 near positions and, if accepted, 19 that half precision cannot represent, shuffled on each axis.
 
-    Then the far ones in order, as text has them; where there are two axes, places where a class token may stand, each
-    beside a patch, and an image behind one.
+    Then the far ones in order, as in text; negative ones for relative encodings; and on two axes, positions of class
+    tokens, each with a patch, and an image after one.
     """
     near = case.positions(19)
     for pos in (near, 7 * near + 259) if case.max_len is None else (near,):
@@ -85,10 +87,10 @@ def _places(case: Case) -> Iterable[Tensor]:
         yield torch.stack(mixed, -1).view_as(pos)
     if case.encoding.n_axes == 1 and case.max_len is None:
         yield 7 * near + 259
-    before = near - 9  # and some before the first, where distances are all that counts
+    before = near - 9  # negative positions, if only distances matter
     if case.max_len is None and case.encoding.family in RELATIVE and limits.takes(case, before):
         yield before
-    if case.encoding.n_axes == 2:  # class tokens stand before the image, on both axes or on one
+    if case.encoding.n_axes == 2:  # class tokens have a position before the image, on both axes or on one
         yield from (near.new_tensor([[0, 0], place]) for place in ((-1, 0), (-1, 1), (-1, -2), (-2, 0)))
         yield from (
             torch.cat((near.new_tensor([first]), positions.grid(3, 6))) for first in ((-1, -1), (-1, 0), (1, 7))
@@ -96,9 +98,9 @@ def _places(case: Case) -> Iterable[Tensor]:
 
 
 def _define(
-    card: registry.Card, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor, turned: _Turned
+    card: registry.Card, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor, rotated: _Rotated
 ) -> NDArray[np.float64]:
-    """Return what the definition says: vectors or tokens (n, d_model), or scores (n_heads, n, n)."""
+    """Return the definition's result: vectors or tokens (n, d_model), or scores (n_heads, n, n)."""
     encoding, family = case.encoding, card.family
     options = arguments(define, encoding, head_dim=case.head_dim)
     p, queries = _array(pos), _array(q[0])
@@ -111,16 +113,16 @@ def _define(
         return np.asarray(define(_array(x[0]), p, **options))
     if family == "piecewise":  # whole scores
         return np.asarray(define(queries, _array(k[0]), p, p, **options))
-    if turned is not None:
-        each = np.repeat(turned[1], case.n_heads // case.n_kv_heads, axis=0)
-        return np.asarray(scale * np.einsum("hid,hjd->hij", turned[0], each))
-    if family == "rotary":  # the content is not turned linearly
+    if rotated is not None:
+        each = np.repeat(rotated[1], case.n_heads // case.n_kv_heads, axis=0)
+        return np.asarray(scale * np.einsum("hid,hjd->hij", rotated[0], each))
+    if family == "rotary":  # the rotation is not linear in the content
         return np.asarray(scale * define(queries, _array(k[0]), p, p, **options))
     if family == "bias":
         return np.asarray(product + _term(define, encoding, x, p))
     if family == "content_bias":
         return np.asarray(product + define(queries, keys, p, p, **options))
-    if family == "values":  # which scores do not see
+    if family == "values":  # the scores are plain
         return np.asarray(product)
     if family == "score_map":
         return _rescored(define, encoding, options, product, queries, keys, x, p)
@@ -128,7 +130,7 @@ def _define(
 
 
 def _scale(card: registry.Card, encoding: Encoding, head_dim: int) -> float:
-    """Return what multiplies q·k, as options say it, or as definitions do that add further products to it."""
+    """Return the factor of q·k: from the options, or from the number of products that a definition adds up."""
     options = encoding.options()
     products = {"tupe": 2, "deberta": 1 + len(options.get("terms", ()))}.get(card.name, 1)
     stated = options.get("score_scale") or (products * head_dim) ** -0.5
@@ -145,7 +147,7 @@ def _rescored(
     x: Tensor,
     p: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return what a definition makes of scores that are all allowed; it counts columns, and so gets them in order."""
+    """Return a definition's new scores without a mask; it counts columns, so they are passed in order of position."""
     order = p.argsort() if p.ndim == 1 else np.arange(len(p))
     given = {
         "scores": scores[..., order],
@@ -154,7 +156,7 @@ def _rescored(
         "allowed": np.full(scores.shape[1:], True),
     }
     known = inspect.signature(define).parameters
-    if "bias" in known:  # that of the encoding inside
+    if "bias" in known:  # the bias of the inner encoding
         term = definition_of(encoding.encoding)
         if term is None:
             raise NotImplementedError
@@ -164,24 +166,25 @@ def _rescored(
 
 
 def _term(define: Any, encoding: Encoding, x: Tensor, p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what the definition of a bias adds, read off the positions or off the tokens."""
+    """Return the bias of a definition, from positions or from tokens."""
     given = of_text(define, _array(x[0]), p) if encoding.reads_x else (p, p)
     return np.asarray(define(*given, **arguments(define, encoding)))
 
 
-def _turns(card: registry.Card, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> _Turned:
-    """Return queries and keys, each turned by the matrices that a definition has for its side; None if it has none."""
+def _rotate_both(card: registry.Card, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> _Rotated:
+    """Return queries and keys, rotated by the definition's matrices; None if the definition has no matrices."""
     if card.family != "rotary" or "q_pos" in inspect.signature(define).parameters:
         return None
     options, p = arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
-    turns = [define(float(t) if case.encoding.n_axes == 1 else t, **options) for t in p]
+    matrices = [define(float(t) if case.encoding.n_axes == 1 else t, **options) for t in p]
     return [
-        np.stack([_turn(turns[i][side], _array(x[0])[:, i]) for i in range(len(p))], 1) for side, x in enumerate((q, k))
+        np.stack([_rotate(matrices[i][side], _array(x[0])[:, i]) for i in range(len(p))], 1)
+        for side, x in enumerate((q, k))
     ]
 
 
 def _mixed(define: Any, case: Case, pos: Tensor, scores: Tensor, v: Tensor) -> Tensor:
-    """Return the output that a definition of what rotates values and outputs makes of scores (n_heads, n, n)."""
+    """Return the output for scores (n_heads, n, n), by a definition that rotates values and outputs."""
     options, p = arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
     sides = [define(float(t) if p.ndim == 1 else t, **options)[-2:] for t in p]  # after those of q and k, if any
     of_v, of_out = (np.stack(side) for side in zip(*sides, strict=True))
@@ -194,15 +197,15 @@ def _moves_values(encoding: Encoding) -> bool:
     return encoding.family in ("rotary", "values") and type(encoding).rotate_v is not Encoding.rotate_v
 
 
-def _turn(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Turn (n_heads, lanes) by one matrix, or by one for each key head."""
+def _rotate(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotate (n_heads, head_dim) by one matrix, or by one for each key head."""
     each = matrices if matrices.ndim == 3 else matrices[None]
     return np.asarray(np.einsum("hde,he->hd", np.repeat(each, len(x) // len(each), axis=0), x))
 
 
-@statute(LAWS, "traits")
+@law(LAWS, "traits")
 def traits(case: Case) -> Iterable[str]:
-    """Shift-invariant or not, real positions or not: as declared, in every variant, and as attention is promised."""
+    """Shift invariance, real positions, limits and dependence on distance are as declared, in every variant."""
     card = card_of(case.original)
     if card is None:
         return
@@ -210,50 +213,50 @@ def traits(case: Case) -> Iterable[str]:
     moved = change is not None and change > TOLERANCE[case.dtype]
     if moved and card.traits["shift_invariant"]:
         yield f"declared shift_invariant, but moving all positions changes scores or values by {change:.2g} of them"
-    shown = {repr(example.eval()) for example in card.examples()}  # other options may have less to see
+    shown = {repr(example.eval()) for example in card.examples()}  # with other options positions may have no effect
     if not moved and card.traits["shift_invariant"] is False and repr(case.original) in shown:
         yield "declared not shift_invariant, but moving all positions changes nothing"
     yield from limits.declared(case, card)
-    yield from promises.unmade(case, card)
+    yield from promises.missing(case, card)
     accepts = character.accepts_real(case)
     # an encoding made of others accepts what they do
     as_its_class = case.encoding.accepts_real == type(case.encoding).accepts_real
     if as_its_class and accepts != card.traits["real_positions"]:
-        yield f"declared real_positions={card.traits['real_positions']}, but {'takes' if accepts else 'refuses'} them"
+        yield f"declared real_positions={card.traits['real_positions']}, but {'accepts' if accepts else 'refuses'} them"
     elif accepts and card.family != "none":
         x, pos = case.tokens(9), case.positions(9)
         if not list(case.differ(case.layer(x, pos.double() * 1.5), case.layer(x, pos), case.largest(x, pos))):
-            yield "takes real positions and ignores them"
+            yield "accepts real positions but ignores their fractions"
 
 
-@statute(LAWS, "integer kinds")
+@law(LAWS, "integer kinds")
 def integer_kinds(case: Case) -> Iterable[str]:
-    """Positions may be any integer dtype and mean the same."""
+    """Positions may have any integer dtype, with the same result."""
     x, pos = case.tokens(9), case.positions(9)
-    wanted = case.layer(x, pos, causal=False)  # so that distances of both signs are formed
+    wanted = case.layer(x, pos, causal=False)  # with distances of both signs
     for dtype in (torch.int32, torch.int16, torch.uint8):
         if not torch.equal(case.layer(x, pos.to(dtype), causal=False), wanted):
             yield f"{dtype} positions give another result than int64"
 
 
-@statute(LAWS, "inverse")
+@law(LAWS, "inverse")
 def inverse(case: Case) -> Iterable[str]:
-    """Turning back after turning gives q and k, and rotating values back by their own positions gives values."""
+    """The inverse rotation restores q and k; values rotated and rotated back at the same positions are restored."""
     x, pos, k_pos = case.tokens(9), case.positions(9), case.positions(9, start=4)
     encoding, placed = case.encoding.layer(case.index, case.place(pos, x))
     k_placed = case.encoding.layer(case.index, case.place(k_pos, x))[1]
     q, k = case.normal(2, case.n_heads, 9, case.head_dim), case.normal(2, case.n_kv_heads, 9, case.head_dim)
-    turned = encoding.rotate(q, k, placed, k_placed)
+    rotated = encoding.rotate(q, k, placed, k_placed)
     v = case.normal(2, case.n_kv_heads, 9, case.head_dim)
     of_v = encoding.unrotate_out(encoding.rotate_v(v, placed), placed)
-    back = (*encoding.rotate(*turned, placed, k_placed, inverse=True), of_v)
+    back = (*encoding.rotate(*rotated, placed, k_placed, inverse=True), of_v)
     for name, got, wanted in zip("qkv", back, (q, k, v), strict=True):
         yield from (f"{name} {m}" for m in case.differ(got, wanted))
 
 
-@statute(LAWS, "sincere errors", by_dtype=False)
+@law(LAWS, "sincere errors", by_dtype=False)
 def sincere_errors(case: Case) -> Iterable[str]:
-    """Each bad argument gives its documented error, which names the encoding and what it got."""
+    """Each invalid argument raises its documented error, which names the encoding and shows what it got."""
     pos = case.positions(5)
     wrong_axes = pos.new_zeros(5, 1, 1, case.encoding.n_axes + 1)
     bad: list[tuple[str, type[Exception], Any]] = [
@@ -268,11 +271,11 @@ def sincere_errors(case: Case) -> Iterable[str]:
     for what, kind, call in bad:
         try:
             call()
-        except TypeCheckError:  # the shape checks of our own tests were faster
+        except TypeCheckError:  # in our own tests jaxtyping's shape checks raise first
             continue
         except kind as error:
             if not (str(error).startswith(case.encoding.name) and "got" in str(error)):
-                yield f"{what}: the message names neither the encoding nor what it got: {error}"
+                yield f"{what}: the message does not name the encoding or does not show what it got: {error}"
         except Exception as error:
             yield f"{what}: raised {type(error).__name__} instead of {kind.__name__}: {error}"
         else:

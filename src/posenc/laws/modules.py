@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.func import functional_call
 
 from posenc.attention import attend
-from posenc.laws.case import Case, Law, statute
+from posenc.laws.case import Case, Law, law
 from posenc.placed import tensors
 
 LAWS: list[Law] = []
 
 
-@statute(LAWS, "state", by_dtype=False)
+@law(LAWS, "state", by_dtype=False)
 def state(case: Case) -> Iterable[str]:
-    """The state holds learned tensors only, before and after use: no buffers, no tables."""
+    """The state holds learned tensors only, before and after use: no buffers and no tables."""
     case.layer(case.tokens(9), case.positions(9))
     learned = set(dict(case.encoding.named_parameters()))
     if buffers := [name for name, _ in case.encoding.named_buffers()]:
@@ -32,9 +32,9 @@ def state(case: Case) -> Iterable[str]:
         yield f"keeps tensors outside its state: {hidden}"
 
 
-@statute(LAWS, "no graph", by_dtype=False)
+@law(LAWS, "no graph", by_dtype=False)
 def no_graph(case: Case) -> Iterable[str]:
-    """Placing makes no graph for an encoding that learns nothing."""
+    """Placing builds no autograd graph for an encoding without parameters."""
     if any(True for _ in case.encoding.parameters()):
         return
     placed = case.place(case.positions(9), case.tokens(9))
@@ -42,9 +42,9 @@ def no_graph(case: Case) -> Iterable[str]:
         yield "place() of a fixed encoding requires gradients"
 
 
-@statute(LAWS, "gradients", by_dtype=False)
+@law(LAWS, "gradients", by_dtype=False)
 def gradients(case: Case) -> Iterable[str]:
-    """Gradients of learned parts, and of the tokens, pass gradcheck, and none that a softmax sees is cut off."""
+    """Gradients of parameters and tokens pass gradcheck, and every parameter that affects the output has a gradient."""
     x, pos = case.tokens(5).requires_grad_(), case.positions(5)
     names, learned = zip(*case.encoding.named_parameters(), strict=True) if _learns(case) else ((), ())
 
@@ -55,15 +55,15 @@ def gradients(case: Case) -> Iterable[str]:
 
     values = tuple(p.detach().clone().requires_grad_() for p in learned)
     found = torch.autograd.grad(run(x, *values).square().sum(), values, allow_unused=True) if values else ()
-    still = [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.ne(0).any())]
-    if cut := [name for name in still if not _common(case, name, pos)]:
+    zero = [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.ne(0).any())]
+    if cut := [name for name in zero if not _common(case, name, pos)]:
         yield f"no gradient reaches {', '.join(cut)}"
     elif not torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False):
         yield "gradcheck fails"
 
 
 def _common(case: Case, name: str, pos: Tensor) -> bool:
-    """Whether a learned tensor adds one number to all scores of a query, which a softmax does not see."""
+    """Return whether a learned tensor adds one number to all scores of a query, which a softmax ignores."""
     x, learned = case.tokens(len(pos)), case.encoding.get_parameter(name)
     placed = case.place(pos, x)
     q, k, _ = case.project(x, placed)
@@ -79,7 +79,7 @@ def _learns(case: Case) -> bool:
 
 
 class _Layer(torch.nn.Module):
-    """The case's layer as a module, so that its parameters can be given as arguments."""
+    """The case's layer as a module, so that parameters can be passed as arguments."""
 
     def __init__(self, case: Case, pos: Tensor) -> None:
         super().__init__()
@@ -89,9 +89,9 @@ class _Layer(torch.nn.Module):
         return self.case.layer(x, self.pos)
 
 
-@statute(LAWS, "meta", by_dtype=False)
+@law(LAWS, "meta", by_dtype=False)
 def meta(case: Case) -> Iterable[str]:
-    """Moved to the meta device, materialised and reset, it equals a fresh one, which gives finite numbers."""
+    """After a move to the meta device, materialisation and reset it equals a fresh one, whose results are finite."""
     fresh, hollow = (
         copy.deepcopy(case.original),
         copy.deepcopy(case.original).to("meta").to_empty(device="cpu"),
@@ -114,15 +114,15 @@ def meta(case: Case) -> Iterable[str]:
     inner, placed = wide.layer(case.index, wide.place(pos, x.double(), dtype=torch.float64))
     q, k = case.normal(2, case.n_heads, 5, case.head_dim), case.normal(2, case.n_kv_heads, 5, case.head_dim)
     if not bool(attend(q.double(), k.double(), k.double(), inner, placed).isfinite().all()):
-        yield "as a fresh module starts, attention is not finite"
+        yield "with freshly initialised parameters attention is not finite"
     made, wanted = (Case(m, torch.float64).layer(x.double(), pos) for m in (hollow, fresh))
     if not torch.equal(made, wanted):
-        yield "it computes something else than a fresh module"
+        yield "its results differ from a fresh module's"
 
 
-@statute(LAWS, "copies")
+@law(LAWS, "copies")
 def copies(case: Case) -> Iterable[str]:
-    """A deep copy and a pickled copy compute the same."""
+    """A deep copy and a pickled copy give the same results."""
     x, pos = case.tokens(9), case.positions(9)
     wanted, original = case.layer(x, pos), case.encoding
     for how, twin in (
@@ -131,13 +131,13 @@ def copies(case: Case) -> Iterable[str]:
     ):
         case.encoding = twin
         if not torch.equal(case.layer(x, pos), wanted):
-            yield f"a copy by {how} computes something else"
+            yield f"a copy by {how} gives other results"
     case.encoding = original
 
 
-@statute(LAWS, "threads")
+@law(LAWS, "threads")
 def threads(case: Case) -> Iterable[str]:
-    """Two threads at once, with different lengths, compute what one does."""
+    """Two concurrent threads with different lengths give the same results as one."""
     lengths = (5, 17) * 8
     x = case.tokens(17)
     largest = case.largest(x, case.positions(17))
@@ -145,20 +145,20 @@ def threads(case: Case) -> Iterable[str]:
     with ThreadPoolExecutor(2) as pool:
         got = pool.map(lambda n: case.layer(x[:, :n], case.positions(n)), lengths)
         pairs = list(zip(lengths, got, strict=True))
-    # to rounding: which of its kernels a library takes may hang on where memory happens to lie
-    seen = [message for n, out in pairs for message in case.differ(out, wanted[n], largest)]
-    if seen:
-        yield f"concurrent calls disturb each other: one {seen[0]}"
+    # up to rounding: a library may choose its kernel by the alignment of the memory
+    differences = [message for n, out in pairs for message in case.differ(out, wanted[n], largest)]
+    if differences:
+        yield f"concurrent calls disturb each other: one {differences[0]}"
 
 
-@statute(LAWS, "compile", by_dtype=False, compiles=True)
+@law(LAWS, "compile", by_dtype=False, compiles=True)
 def compiles(case: Case) -> Iterable[str]:
-    """torch.compile (aot_eager, fullgraph, dynamic length) compiles once and computes the same."""
+    """torch.compile (aot_eager, fullgraph, dynamic length) compiles once and gives the same results."""
     yield from compiled(case, "aot_eager")
 
 
 def compiled(case: Case, backend: str) -> Iterable[str]:
-    """Compile a layer for growing lengths and compare it with the plain one."""
+    """Compile a layer, run it with growing lengths, and compare it with the eager one."""
     torch.compiler.reset()
     encoding = copy.deepcopy(case.encoding).float()
 

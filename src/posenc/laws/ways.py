@@ -1,7 +1,7 @@
-"""One encoding, many ways to its numbers: whole or in pieces, pair by pair, head by head, in place. All must agree.
+"""Compare the different ways to compute an encoding: whole or in pieces, by pair, by head, in place. All must agree.
 
-The laws ask in the ways that an attention layer does without a compiler or a GPU. What else an encoding offers, kernels
-and ranks of tensor parallelism use, and a fault in one of them is seen by no test of the others.
+The laws test the ways that an eager attention layer uses. Kernels and ranks of tensor parallelism use other ways, and a
+fault in one of them does not show in a test of the others.
 """
 
 import math
@@ -20,21 +20,21 @@ from posenc.families.bias import Bias, ContentBias
 from posenc.families.rotary import Rotary
 from posenc.laws.case import TOLERANCE, Case
 from posenc.laws.ways_devices import narrow
-from posenc.laws.ways_reading import embedded, end_of_text, others_contents, unseen
-from posenc.laws.ways_rotations import turned
+from posenc.laws.ways_reading import embedded, end_of_text, hidden_positions, other_contents
+from posenc.laws.ways_rotations import rotated
 from posenc.placed import map_tensors, tensors
 
-SHAPES = ((4, 6), (3, 4), (2, 2))  # of images, whose differences are fewer than their pairs; windows may be small
+SHAPES = ((4, 6), (3, 4), (2, 2))  # images with fewer differences than pairs; small, because windows may be small
 
 
 def differences(encoding: Encoding) -> Iterator[tuple[str, float]]:
-    """Yield (way, largest difference, as a share of the largest number) of each way that gives other numbers.
+    """Yield (way, largest difference relative to the largest number) for each way that gives other numbers.
 
     >>> from posenc.encodings import ALiBi
     >>> list(differences(ALiBi(n_heads=3)))
     []
     """
-    for dtype, bound in TOLERANCE.items():  # positions are integers in float32 alone
+    for dtype, bound in TOLERANCE.items():  # only in float32 do positions stay integers
         case = Case(encoding, dtype)
         for pos, x in _texts(case):
             placed = case.place(pos, x)
@@ -46,7 +46,7 @@ def differences(encoding: Encoding) -> Iterator[tuple[str, float]]:
                 if not off <= bound:
                     yield way, off
         more = (narrow(case), end_of_text(case)) if dtype == torch.float32 else ()
-        for way, got, wanted in chain(_long_text(case), unseen(case), *more):
+        for way, got, wanted in chain(_long_text(case), hidden_positions(case), *more):
             off = _off(got.detach(), wanted.detach())
             if not off <= bound:
                 yield way, off
@@ -59,14 +59,14 @@ def _off(got: Tensor, wanted: Tensor) -> float:
 
 
 def _texts(case: Case) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield positions and tokens, which have a batch of two; where they are read, a single one and three as well."""
+    """Yield positions and tokens in a batch of two; if the encoding reads tokens, also in batches of one and three."""
     for pos in _places(case):
         for batch in (2, 1, 3) if case.encoding.reads_x and pos.ndim == 1 else (2,):
             yield pos, case.tokens(pos.shape[-1 - (case.encoding.n_axes > 1)], batch)
 
 
 def _places(case: Case) -> Iterator[Tensor]:
-    """Yield tokens in a row, apart, and a batch of rows; or the cells of the largest image that fits."""
+    """Yield positions in a row, spread out, and in a batch of rows; or the cells of the largest image that fits."""
     row = case.positions(16)
     back = 11 * row.flip(0)
     batch = torch.stack((row, row + 3)), torch.stack((7 * row, 3 * row + 41)), torch.stack((back, back + 3))
@@ -84,7 +84,7 @@ def _places(case: Case) -> Iterator[Tensor]:
 
 
 def _row_alone(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield what a batch of rows with positions of their own gives to the last, and what that row gets alone."""
+    """Yield the results of the last row in a batch of rows with different positions, and of that row on its own."""
     if pos.ndim == 1 + (case.encoding.n_axes > 1):
         return
     alone = case.place(pos[-1:], x[-1:])
@@ -94,7 +94,7 @@ def _row_alone(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[t
 
 
 def _long_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield what some tokens get in a text of 1,100, or in an image of 20 x 55, and what they get by themselves."""
+    """Yield the results of some tokens in a text of 1,100 tokens, or an image of 20 x 55, and of these tokens only."""
     encoding, kinds = case.encoding, ("additive", "rotary", "values", "bias", "content_bias")
     if encoding.family not in kinds or encoding.reads_x or case.max_len is not None:
         return
@@ -103,17 +103,17 @@ def _long_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
         yield from _of_long(case, positions.grid(20, 55))
         return
     yield from _of_long(case, pos)
-    # further on, every second position, and padding that shares one
+    # larger positions, every second position, and padding with one common position
     for other in (pos + 724, 2 * pos, pos.clamp(max=310)) if encoding.family in ("rotary", "values") else ():
         try:
             case.place(other, case.tokens(1100, batch=1))
-        except ValueError:  # further out than sizes that are powers of the position reach
+        except ValueError:  # beyond the reach of amplitudes that are powers of the position
             continue
         yield from _of_long(case, other)
 
 
 def _of_long(case: Case, pos: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield what some of 1,100 tokens get among the others, and by themselves."""
+    """Yield the results of some of 1,100 tokens, with the others and without."""
     encoding, x, q = case.encoding, case.tokens(1100, batch=1), case.normal(1, case.n_heads, 1100, case.head_dim)
     some = torch.tensor([0, 1, 211, 212, 213, 511, 512, 513, 723, 724, 1024, 1099])
     placed, few = case.place(pos, x), case.place(pos[some], x[:, some])
@@ -130,7 +130,7 @@ def _of_long(case: Case, pos: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
 
 @torch.no_grad()
 def _pairs(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield (way, what it gives, what it should)."""
+    """Yield (way, its result, the expected result)."""
     whole = encoding.bias(q, k, placed, placed)
     if whole is not None:
         yield "bias, row by row", _by_rows(encoding, q, k, placed), whole
@@ -143,14 +143,14 @@ def _pairs(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator
         yield from _dense(encoding, placed, whole)
         yield from _of_heads(encoding, q, k, placed, whole)
     if isinstance(encoding, Rotary):
-        yield from turned(encoding, q, k, placed)
-    yield from others_contents(encoding, q, k, placed)
+        yield from rotated(encoding, q, k, placed)
+    yield from other_contents(encoding, q, k, placed)
 
 
 def _by_distance(
     encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield what a vector over all distances gives, of an encoding that promises to see no more than these."""
+    """Yield the bias from a vector over all distances, if the encoding declares that it depends only on these."""
     if not getattr(encoding, "by_distance", False) or encoding.n_axes > 1:
         return
     apart = placed.pos[..., :, None] - placed.pos[..., None, :]
@@ -170,7 +170,7 @@ def _by_distance(
 
 
 def _by_rows(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
-    """Ask for a query at a time, against a few keys and then the others, as blocked attention does."""
+    """Compute the bias of one query at a time, for some keys and then for the others, as blocked attention does."""
     n, cut = q.shape[2], q.shape[2] // 3
     rows = []
     for i in range(n):
@@ -183,7 +183,7 @@ def _by_rows(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Tensor
 
 
 def _by_pairs(encoding: Bias, placed: Placed, whole: Tensor) -> Tensor:
-    """Ask for a few scores, each by itself, as FlexAttention does; the others are left as the bias has them."""
+    """Compute some scores one by one, as FlexAttention does; take the others from the whole bias."""
     batch, n_heads, n, _ = whole.shape
     mod, score, found = encoding.score_mod(placed), whole.new_tensor(0.5), whole.clone()
     for i in range(0, n, 3):
@@ -195,7 +195,7 @@ def _by_pairs(encoding: Bias, placed: Placed, whole: Tensor) -> Tensor:
 
 
 def _several_pairs(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield a few scores that are asked for at once, by lists of heads, queries and keys: `at` is elementwise."""
+    """Yield some scores computed in one call, with lists of heads, queries and keys: `at` must be elementwise."""
     batch, n_heads, n, _ = whole.shape
     h, i, j = torch.cartesian_prod(*(torch.arange(0, size, 3) for size in (n_heads, n, n))).unbind(-1)
     b = torch.full_like(h, batch - 1)
@@ -204,7 +204,7 @@ def _several_pairs(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tu
 
 
 def _dense(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the mask that is added to scores, of the last queries against all keys, and that of a causal model."""
+    """Yield the dense bias of the last queries for all keys, without and with the causal mask."""
     if encoding.reads_x:
         return
     n = whole.shape[-1]
@@ -221,23 +221,23 @@ def _dense(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str,
 
 
 def _mapped(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the scores of the last queries against all keys, mapped over indices as FlexAttention maps them."""
+    """Yield the bias of the last queries for all keys from a score_mod, mapped over indices as by FlexAttention."""
     batch, n_heads, n, _ = whole.shape
     ahead = placed.rows(n // 2, n)
     found: Callable[..., Tensor] = encoding.score_mod(ahead, placed)
     for axis in range(4):
         found = vmap(found, in_dims=(0, *(0 if i == 3 - axis else None for i in range(4))))
-    zeros = whole.new_zeros(max(batch, 2), n_heads, n - n // 2, n)  # a batch may share its positions
+    zeros = whole.new_zeros(max(batch, 2), n_heads, n - n // 2, n)  # a batch may share positions
     got = _as_traced(found, zeros, *(torch.arange(size) for size in zeros.shape))
     if got is not None:
         yield "score_mod, mapped", got, whole[:, :, n // 2 :].expand_as(got)
 
 
 def _as_traced(run: Callable[..., Tensor], *given: Any) -> Tensor | None:
-    """Return what a transform finds, or None of what it cannot trace: that is the compiler's to refuse."""
+    """Return the result under a transform; None if it cannot trace the code, which the compiler will report."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is slow there
+            warnings.simplefilter("ignore")  # torch warns about operations that are slow under vmap
             return run(*given)
     except (RuntimeError, ValueError) as error:
         if not any(word in str(error) for word in ("vmap", "functorch", "data-dependent", "storage", "numpy")):
@@ -248,7 +248,7 @@ def _as_traced(run: Callable[..., Tensor], *given: Any) -> Tensor | None:
 def _traced(
     encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the bias of the last queries as a transform sees it, which may look at no value, as a compiler may not."""
+    """Yield the bias of the last queries under a transform, which, like a compiler, cannot read values."""
     n = whole.shape[-1]
     both = placed.rows(n // 2, n), placed
 
@@ -267,7 +267,7 @@ def _traced(
 def _of_heads(
     encoding: Bias, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield what ranks of tensor parallelism have: the first head, and the others."""
+    """Yield the biases of two ranks of tensor parallelism: the first head, and the others."""
     first, n = encoding.held
     cuts = ((first, 1), (first + 1, n - 1)) if n > 1 else ()
     for begin, count in cuts:

@@ -1,4 +1,4 @@
-"""What tokens, contents and positions are read, and by whom: long texts, other contents, positions that nobody sees."""
+"""Ways that differ in what the code reads: long texts, other contents, and positions whose values are hidden."""
 
 import copy
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from posenc.families.embedded import Additive, Embedded
 from posenc.laws.case import Case
 from posenc.probe import REFUSALS, form_scores
 
-UNSEEN = ("additive", "bias", "content_bias")  # kinds that look positions up
-LONG = 8192  # tokens, after which sums in float32 have lost what lies between neighbours
+LOOKUPS = ("additive", "bias", "content_bias")  # families that look positions up in tables
+LONG = 8192  # tokens, after which sums in float32 have lost the differences between neighbours
 
 
-def others_contents(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the bias and the map of scores of other queries and keys, where an encoding says that it reads none."""
+def other_contents(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the bias and the score map of other queries and keys, if an encoding declares that it reads none."""
     if encoding.reads_qk:
         return
     other = q.flip(2) + 1.0, 2.0 - k.flip(2)
@@ -32,7 +32,7 @@ def others_contents(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) ->
 
 
 def embedded(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the call of what enters at the tokens as a module, its vectors alone, and one text without a batch."""
+    """Yield the module call of an encoding that changes tokens, its vectors, and one text without a batch."""
     encoding = case.encoding
     if not isinstance(encoding, Embedded):
         return
@@ -46,7 +46,7 @@ def embedded(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[tup
 
 @torch.no_grad()
 def end_of_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield in float32 what the last of many tokens get from those that were read, and what they get in float64."""
+    """Yield the bias of the last of many tokens in float32, and in float64."""
     encoding = case.encoding
     if not (isinstance(encoding, Bias) and encoding.reads_x) or encoding.n_axes > 1 or case.max_len is not None:
         return
@@ -60,12 +60,12 @@ def end_of_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
 
 
 @torch.no_grad()
-def unseen(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield what is made of positions that nobody may look at, as on a GPU: the same, and no number of a refused one.
+def hidden_positions(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the scores at positions whose values the code cannot read, as on a GPU: they must be the same.
 
-    What is refused where it is seen must be NaN there, or meet a look-up's own check: as a query, and as a key.
+    A position that is otherwise refused must give NaN there, or fail in the table look-up: as a query, and as a key.
     """
-    if case.encoding.family not in UNSEEN or case.encoding.reads_x:
+    if case.encoding.family not in LOOKUPS or case.encoding.reads_x:
         return
     for pos in _edges(case):
         first, other = pos[:1], pos[1:]
@@ -76,14 +76,14 @@ def unseen(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
                 hidden = _hidden(case, q_pos, k_pos)
                 if hidden is not None and bool(hidden.isfinite().any()):
                     yield (
-                        f"place where nobody may look, of the refused position {other[0].tolist()}",
+                        f"place with hidden values, at the refused position {other[0].tolist()}",
                         hidden,
                         hidden + 1,
                     )
             continue
         hidden = _hidden(case, pos, pos)
         if hidden is not None and bool(seen.isfinite().all()):
-            yield "place where nobody may look", hidden, seen
+            yield "place with hidden values", hidden, seen
 
 
 def _scores(case: Case, q_pos: Tensor, k_pos: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def _scores(case: Case, q_pos: Tensor, k_pos: Tensor) -> Tensor:
 
 
 def _hidden(case: Case, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
-    """Return the scores at positions that a transform hides; None where a look-up refuses them, or the transform."""
+    """Return the scores at positions that a transform hides; None if the look-up or the transform refuses them."""
     try:
         return vmap(lambda a, b: _scores(case, a, b))(q_pos[None], k_pos[None])[0]
     except REFUSALS:
@@ -103,7 +103,7 @@ def _hidden(case: Case, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
 
 
 def _edges(case: Case) -> Iterator[Tensor]:
-    """Yield the first place beside others: the last along each axis, one beyond, and some before the first."""
+    """Yield position zero with another: the last along each axis, those after it, and negative ones."""
     n_axes = case.encoding.n_axes
     last = case.longest if case.max_len is None else case.max_len - 1
     ends = (-1, -2) if last is None else (last, last + 1, last + 2, -1, -2)

@@ -1,9 +1,9 @@
-"""Measurements of position: what an encoding does, as arrays; nothing is drawn here.
+"""Measurements of position encodings, as arrays; `posenc.figures` draws them.
 
-An encoding is copied to float64, what it learned is taken as it stands, and what depends on the length is resolved for
-the last position. Every function says in one sentence, which begins with its name, why it refuses: by a TypeError what
-is of a wrong kind (no encoding, no real numbers, no integer), and by a ValueError what it cannot use (an encoding
-without such numbers, positions that it has not, another shape, NaN, infinity). Docstrings name what is raised besides.
+An encoding is copied to float64 with its parameters as they are, and resolved for the last position. Every function
+raises a TypeError for an argument of a wrong type (not an encoding, not real numbers, not an integer), and a ValueError
+for one that it cannot use (an encoding without such numbers, positions out of range, a wrong shape, NaN, infinity).
+Each message begins with the function's name. Docstrings list only other exceptions.
 """
 
 from posenc.frequencies import first_negative

@@ -1,4 +1,4 @@
-"""How measurements ask an encoding: positions from plain numbers, a copy in float64, and what it is made of."""
+"""Prepare encodings for measurements: positions from plain numbers, a copy in float64, and its members."""
 
 import copy
 from typing import Any
@@ -16,23 +16,23 @@ from posenc.measure.values import Array, Numbers, numbers
 from posenc.placed import map_tensors
 from posenc.probe import find_fact
 
-MOST = 2**20  # tokens that are made up where an encoding reads all of a text
-Found = list[tuple[Any, Placed]]  # encodings, each with what was placed for it
+MOST = 2**20  # length of a random text for an encoding that reads whole texts
+Found = list[tuple[Any, Placed]]  # encodings, each with its placed positions
 
 
 def check(who: str, encoding: Any) -> None:
     """Raise a TypeError unless it is an encoding."""
     if not isinstance(encoding, Encoding):
         raise TypeError(
-            f"{who}: encoding must be an Encoding; got {type(encoding).__name__}. Make one by posenc.create(name, ..)."
+            f"{who}: encoding must be an Encoding; got {type(encoding).__name__}. Use posenc.create(name, ..)."
         )
 
 
 def read_positions(who: str, encoding: Encoding, pos: Any, what: str = "pos") -> Shaped[Tensor, "n *axes"]:
-    """Return positions as an encoding takes them, int64 or float64.
+    """Return positions for an encoding, in int64 or float64.
 
-    They are a number, or (n,) numbers; with several axes (n, n_axes), and (n,) numbers run along axis 0 while the
-    others stay at 0.
+    They are given as a number, or (n,) numbers; with several axes as (n, n_axes), or (n,) numbers along axis 0 with 0
+    on the others.
     """
     check(who, encoding)
     n_axes = encoding.n_axes
@@ -43,7 +43,7 @@ def read_positions(who: str, encoding: Encoding, pos: Any, what: str = "pos") ->
         between = found[found != np.round(found)]
         if between.size:
             raise TypeError(
-                f"{who}: {encoding.name} has nothing between two positions, so {what} must be whole; got {between[0]}."
+                f"{who}: {encoding.name} accepts only integer positions, so {what} must be whole; got {between[0]}."
             )
         found = found.astype(np.int64)
     kind = np.float64 if found.dtype.kind == "f" else np.int64
@@ -54,15 +54,15 @@ def read_positions(who: str, encoding: Encoding, pos: Any, what: str = "pos") ->
 def read_both(
     who: str, encoding: Encoding, pos: Numbers, k_pos: Numbers | None, what: str = "pos"
 ) -> tuple[Tensor, Tensor]:
-    """Return the positions of queries and of keys, which are the queries' if left out."""
+    """Return the positions of queries and of keys; the same if `k_pos` is left out."""
     at = read_positions(who, encoding, pos, what)
     return at, at if k_pos is None else read_positions(who, encoding, k_pos, "k_pos")
 
 
 def exact(encoding: Encoding, *pos: Tensor) -> Encoding:
-    """Return a copy in float64 that draws nothing at random, resolved for a text that ends at the last position.
+    """Return a copy in float64 and evaluation mode, resolved for a text that ends at the last position.
 
-    What was made or resolved for one length stays as it is.
+    An encoding that is already resolved keeps its length.
     """
     length = max(int(p.abs().max()) for p in pos) + 1
     return copy.deepcopy(encoding).resolve(length).eval().double()
@@ -74,42 +74,42 @@ def place(encoding: Encoding, pos: Tensor, x: Tensor | None = None) -> Placed:
 
 
 def width(encoding: Encoding) -> int:
-    """Return the width of the token vectors; 64 where the encoding does not say."""
+    """Return the width of the token vectors; 64 if the encoding does not define it."""
     return int(find_fact(encoding, "d_model", 64))
 
 
 def heads(encoding: Encoding) -> tuple[int, int]:
-    """Return the number of heads, and of their lanes; 1 and 64 where the encoding does not say."""
+    """Return the number of heads and head_dim; 1 and 64 if the encoding does not define them."""
     n_heads = find_fact(encoding, "n_heads", find_fact(encoding, "n_kv_heads", 1))
     return int(n_heads), int(find_fact(encoding, "head_dim", 64))
 
 
 def embeds(encoding: Encoding, pos: Tensor) -> bool:
-    """Whether an encoding does anything to token vectors."""
+    """Return whether an encoding changes token vectors."""
     x = torch.zeros(1, 1, width(encoding), dtype=torch.float64)
     return encoding.embed(x, place(encoding, pos[:1], x if encoding.reads_x else None)) is not x
 
 
-def turning(encoding: Encoding, placed: Placed) -> Found:
-    """Return the members of one layer's encoding that rotate queries or keys; where none does, what rotates values."""
-    still, members = (Encoding.rotate_q, Encoding.rotate_k), encoding.leaves(placed)
-    found = [(e, p) for e, p in members if (type(e).rotate_q, type(e).rotate_k) != still]
+def rotating(encoding: Encoding, placed: Placed) -> Found:
+    """Return the members of one layer's encoding that rotate queries or keys; else those that rotate values."""
+    identity, members = (Encoding.rotate_q, Encoding.rotate_k), encoding.leaves(placed)
+    found = [(e, p) for e, p in members if (type(e).rotate_q, type(e).rotate_k) != identity]
     return found or [(e.rope, p) for e, p in members if isinstance(e, ValueRotary)]
 
 
 def embedding(encoding: Encoding, placed: Placed) -> Found:
-    """Return those members that do anything to token vectors."""
+    """Return the members that change token vectors."""
     return [(e, p) for e, p in encoding.leaves(placed) if type(e).embed is not Encoding.embed]
 
 
 def only_adds(members: Found) -> bool:
-    """Whether members do nothing to token vectors but add others to them."""
+    """Return whether members change token vectors only by adding to them."""
     own = Additive.mix, Embedded.embed
     return all(isinstance(e, Additive) and (type(e).mix, type(e).embed) == own for e, _ in members)
 
 
 def pairs_of(rotary: Rotary) -> tuple[Tensor, Tensor]:
-    """Return the first and the second lane of each pair that is rotated, (n_pairs,) each."""
+    """Return the first and the second dimension of each rotated pair, (n_pairs,) each."""
     n = rotary.rotary_dim // 2
     start = 0 if rotary.rotary_side == "first" else rotary.head_dim - rotary.rotary_dim
     first = torch.arange(n) if rotary.pairing == "half" else torch.arange(0, 2 * n, 2)
@@ -117,7 +117,7 @@ def pairs_of(rotary: Rotary) -> tuple[Tensor, Tensor]:
 
 
 def layer_of(who: str, encoding: Encoding, layer: int, *placed: Placed) -> tuple[Any, ...]:
-    """Return the encoding of one layer, then its part of each that was placed."""
+    """Return the encoding of one layer, then its part of each `Placed`."""
     if isinstance(layer, bool) or not isinstance(layer, int):
         raise TypeError(f"{who}: layer must be a whole number; got {short(layer)}.")
     return encoding.layer(layer, placed[0])[0], *(encoding.layer(layer, p)[1] for p in placed)
@@ -126,10 +126,10 @@ def layer_of(who: str, encoding: Encoding, layer: int, *placed: Placed) -> tuple
 def sites(
     who: str, encoding: Encoding, distance: Numbers, q_pos: Numbers | None
 ) -> tuple[Shaped[Tensor, "1 *axes"], Shaped[Tensor, "n *axes"]]:
-    """Return the position of one query, and those of keys at the given distances from it."""
+    """Return the position of one query, and the positions of keys at the given distances from it."""
     apart = read_positions(who, encoding, distance, "distance")
     if any(isinstance(m, Graphormer) for m in encoding.modules()):
-        raise ValueError(f"{who}: {encoding.name} sees nodes of a graph, whose numbers have no distance.")
+        raise ValueError(f"{who}: {encoding.name} encodes nodes of a graph, whose indices have no distance.")
     at = apart.amax(0, keepdim=True).clamp(min=0)
     if q_pos is not None:
         at = read_positions(who, encoding, np.atleast_2d(q_pos) if encoding.n_axes > 1 and np.ndim(q_pos) else q_pos)
@@ -141,9 +141,9 @@ def sites(
 def place_both(
     who: str, model: Encoding, at: Tensor, k_at: Tensor, tokens: Numbers | None = None
 ) -> tuple[Placed, Placed]:
-    """Place queries and keys; where the tokens are read, the whole text from position 0 on, of which both are parts.
+    """Place queries and keys; if the encoding reads tokens, place the whole text from position 0 and take both from it.
 
-    Tokens are (length, d_model) or (batch, length, d_model), and drawn from N(0, 1) if left out.
+    Tokens are (length, d_model) or (batch, length, d_model), drawn from N(0, 1) if left out.
     """
     if not model.reads_x:
         placed = place(model, at)
@@ -162,16 +162,16 @@ def place_both(
 
 
 def text_length(who: str, model: Encoding, at: Tensor, k_at: Tensor) -> int:
-    """Return how long a text must be to hold all positions, or raise a ValueError where they are not in one."""
+    """Return the length of a text that contains all positions; raise a ValueError if no text can."""
     both = torch.cat((at, k_at))
     if both.ndim > 1 or both.is_floating_point() or int(both.min()) < 0 or int(both.max()) >= MOST:
         raise ValueError(
-            f"{who}: {model.name} looks at the whole text before a position, so positions must be whole numbers in "
+            f"{who}: {model.name} reads the whole text before a position, so positions must be whole numbers in "
             f"0..{MOST - 1} on one axis."
         )
     return int(both.max()) + 1
 
 
 def plain(t: Tensor) -> Float64[Array, "*shape"]:
-    """Return a float64 array of its own memory."""
+    """Return a copy as a float64 array."""
     return t.detach().double().numpy().copy()

@@ -1,4 +1,4 @@
-"""Where a trained model looks: its attention weights, by layer, head and distance."""
+"""The attention weights of a trained model, by layer, head and distance."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ _WHO = "attention_maps"
 _MOST = 2**28  # weights, 2 GiB
 
 
-class _Looks(Wrapper):
-    """An encoding that leaves values as they are, so that values that mark their key come back as weights."""
+class _PlainValues(Wrapper):
+    """An encoding that does not rotate values, so that unit vectors as values return the weights."""
 
     def seen(self, pos: Tensor) -> Tensor:
         return pos
@@ -32,14 +32,14 @@ class _Looks(Wrapper):
 
 @torch.no_grad()
 def attention_maps(model: LanguageModel, tokens: Numbers) -> Float64[Array, "n_layers n_heads L L"]:
-    """Return the attention weights of one text: row i holds what token i looks at, and sums to 1.
+    """Return the attention weights for one text: row i holds the weights of query i, and sums to 1.
 
-    They are those of the scores that the model forms itself, computed by the literal law in float64 from the queries
-    and keys of a plain forward pass. They may take 2 GiB.
+    They are computed by the reference backend in float64 from the queries and keys of a forward pass. They may take at
+    most 2 GiB.
 
     Args:
-        model: As it stands; it runs in evaluation, and is put back.
-        tokens: Ids of the text's tokens, (L,).
+        model: The model; it runs in evaluation mode, and its mode is restored.
+        tokens: Token ids, (L,).
 
     >>> from posenc import ALiBi
     >>> model = LanguageModel(vocab_size=5, d_model=8, n_layers=2, n_heads=2, encoding=ALiBi(n_heads=2))
@@ -47,15 +47,15 @@ def attention_maps(model: LanguageModel, tokens: Numbers) -> Float64[Array, "n_l
     (2, 2, 3, 3)
     """
     if not isinstance(model, LanguageModel):
-        raise TypeError(f"{_WHO}: model must be a posenc.nn.LanguageModel; got {type(model).__name__}. Pass one.")
+        raise TypeError(f"{_WHO}: model must be a posenc.nn.LanguageModel; got {type(model).__name__}.")
     ids, maps, training = _ids(model, tokens), list[Tensor](), model.training
 
     def look(attention: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         x, encoding, *placed = args
         q, k, _ = (t.double() for t in attention.project(x, x))
-        every = torch.eye(k.shape[2], dtype=q.dtype).expand(*k.shape[:2], -1, -1)  # values that mark their key
+        every = torch.eye(k.shape[2], dtype=q.dtype).expand(*k.shape[:2], -1, -1)  # values are unit vectors
         both = (Placed(p.pos, (p,), p.n_axes) for p in placed)
-        maps.append(attend(q, k, every, _Looks(encoding, encoding.n_axes), *both, backend="reference-float64")[0])
+        maps.append(attend(q, k, every, _PlainValues(encoding, encoding.n_axes), *both, backend="reference-float64")[0])
 
     blocks: list[Any] = list(model.eval().blocks)
     hooks = [block.attention.register_forward_pre_hook(look, with_kwargs=True) for block in blocks]
@@ -69,7 +69,7 @@ def attention_maps(model: LanguageModel, tokens: Numbers) -> Float64[Array, "n_l
 
 
 def attention_by_distance(maps: Numbers) -> Float64[Array, "*layers L"]:
-    """Return the mean weight by distance, over all queries that have a key so far back, of maps (.., L, L).
+    """Return the mean weight by distance of maps (.., L, L), over all queries with a key at that distance.
 
     >>> attention_by_distance(np.array([[1.0, 0.0], [0.25, 0.75]]))
     array([0.875, 0.25 ])

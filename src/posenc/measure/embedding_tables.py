@@ -1,4 +1,4 @@
-"""Whether a checkpoint's positions are small next to its tokens, and whether lanes go their own ways."""
+"""Compare a checkpoint's position vectors with its token vectors: their lengths, and how independent dimensions are."""
 
 import os
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from posenc.interop.checkpoint import PICKLES
 from posenc.measure.tables import covariance, diagonal_share, norms
 from posenc.measure.values import Array, Numbers, matrix
 
-_NAMED = 5  # names that a refusal lists
+_NAMED = 5  # names that an error lists
 
 
 @dataclass(frozen=True)
 class EmbeddingTables:
-    """What the Taylor view assumes of a model's tables, measured.
+    """The quantities that the Taylor view makes assumptions about, measured on a model's tables.
 
     Args:
-        token_diagonal: Squares on the diagonal of the tokens' covariance over all squares: 1 where no two lanes go
-            together, about 1 / d_model where all do.
+        token_diagonal: The share of the squares of the tokens' covariance on its diagonal: 1 if no two dimensions are
+            correlated, about 1 / d_model if all are.
         position_diagonal: The same for positions.
-        token_norm: Mean length of a token's vector.
-        position_norm: Mean length of a position's vector.
+        token_norm: The mean length of a token vector.
+        position_norm: The mean length of a position vector.
     """
 
     token_diagonal: float
@@ -35,20 +35,20 @@ class EmbeddingTables:
 
     @property
     def ratio(self) -> float:
-        """Mean length of positions over that of tokens: the expansion needs it small."""
+        """The mean length of position vectors over that of token vectors: the Taylor expansion assumes a small one."""
         return self.position_norm / self.token_norm
 
 
 def embedding_tables(tokens: Numbers, positions: Numbers, *, token_scale: float = 1.0) -> EmbeddingTables:
-    """Measure tables of tokens and of positions, as a checkpoint has them.
+    """Measure a checkpoint's tables of token vectors and position vectors.
 
-    Su's reading of p_m · H p_n takes p for small and H for diagonal, and the latter from lanes of embeddings that
-    vary independently. This measures how far that is so. All numbers are taken to float64, in one copy of each table.
+    Su's reading of p_m · H p_n assumes that p is small and H is diagonal, the latter because dimensions of embeddings
+    vary independently. This function measures both assumptions, in float64 on one copy of each table.
 
     Args:
         tokens: (vocab_size, d_model), a tensor, an array or nested lists.
-        positions: (max_len, d_model); rows for padding, which some models keep in front, are for the caller to cut off.
-        token_scale: What the model multiplies tokens by before it adds positions; sqrt(d_model) in Vaswani's.
+        positions: (max_len, d_model), without the rows for padding that some models have at the start.
+        token_scale: The factor of token vectors before positions are added; sqrt(d_model) in Vaswani et al.
 
     Source: Su 2021, kexue.fm/archives/8231.
 
@@ -60,11 +60,11 @@ def embedding_tables(tokens: Numbers, positions: Numbers, *, token_scale: float 
     if token_rows.shape[1] != position_rows.shape[1]:
         raise ValueError(
             f"{who}: tokens and positions must be equally wide; got d_model={token_rows.shape[1]} and "
-            f"{position_rows.shape[1]}. Name the table of positions that is added to these tokens."
+            f"{position_rows.shape[1]}. Pass the table of positions that is added to these tokens."
         )
     scale = size(who, "token_scale", token_scale)
     if not token_rows.any():
-        raise ValueError(f"{who}: tokens must not all be zero, since positions are measured by their length.")
+        raise ValueError(f"{who}: tokens must not all be zero, because positions are compared with their length.")
     return EmbeddingTables(
         diagonal_share(covariance(token_rows)),
         diagonal_share(covariance(position_rows)),
@@ -74,12 +74,12 @@ def embedding_tables(tokens: Numbers, positions: Numbers, *, token_scale: float 
 
 
 def read_table(path: str | os.PathLike[str], name: str) -> Float64[Array, "rows columns"]:
-    """Read one table, such as "wpe.weight", of a safetensors file, and nothing else of it."""
+    """Read only one table, such as "wpe.weight", from a safetensors file."""
     who, file = "read_table", Path(path)
     if file.suffix in PICKLES or not file.is_file():
         raise ValueError(
-            f"{who}: path must be a file in safetensors; got {short(file.name)}. Load the model where you trust it and "
-            "save it with save_pretrained, which writes model.safetensors."
+            f"{who}: path must be a file in safetensors; got {short(file.name)}. If you trust the file, load the model "
+            "and save it with save_pretrained, which writes model.safetensors."
         )
     try:
         with safe_open(file, framework="pt") as opened:

@@ -1,4 +1,4 @@
-"""What each way of reading longer texts does to every pair of lanes."""
+"""The effect of each method of context extension on every pair of dimensions."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,16 +18,16 @@ _WHO = "extend"
 
 @dataclass(frozen=True)
 class Extension:
-    """What one method does.
+    """The effect of one method.
 
     Args:
-        method: A name of `METHODS`.
+        method: A key of `METHODS`.
         factor: The target length over the trained one.
-        base: Of the frequencies after it; the given one where it changes no base.
-        before: Radians per position of each pair as trained, (n_pairs,).
-        after: The same with the method.
-        gain: What multiplies the rotated lanes of q and of k; scores get its square.
-        pairs: What becomes of each pair: "kept", "divided" by the factor, or "blended", which is anything else.
+        base: The base after the method; the trained base if the method does not change it.
+        before: Radians per position of each pair in training, (n_pairs,).
+        after: Radians per position with the method, (n_pairs,).
+        gain: The factor of the rotated dimensions of q and of k; scores get its square.
+        pairs: The fate of each pair: "kept", "divided" by the factor, or "blended" for anything else.
     """
 
     method: str
@@ -40,24 +40,24 @@ class Extension:
 
     @property
     def divided_by(self) -> Float64[Array, " n_pairs"]:
-        """By what the frequency of each pair is divided."""
+        """The divisor of each pair's frequency."""
         return np.asarray(self.before / self.after)
 
     @property
     def wavelength(self) -> Float64[Array, " n_pairs"]:
-        """Positions per turn of each pair with the method."""
+        """The wavelength of each pair with the method, in positions."""
         return np.asarray(2 * math.pi / self.after)
 
 
 METHODS: Mapping[str, str] = {
-    "none": "nothing changes; slow pairs reach angles that training never saw",
+    "none": "no change; slow pairs reach angles that did not occur in training",
     "linear": "position interpolation: all pairs are divided by the factor (Chen 2023)",
-    "ntk": "NTK-aware: a larger base, with which the slowest pair is divided by the factor (bloc97 2023)",
+    "ntk": "NTK-aware: a larger base that divides the slowest pair by the factor (bloc97 2023)",
     "dynamic_ntk": "NTK-aware with a base for the current length, here the target, and a factor of 2 (emozilla 2023)",
-    "by_parts": "pairs of under beta_slow turns in training are divided, those over beta_fast kept (Peng 2023, 3.2)",
-    "yarn": "the same with a ramp over the pair's number, and sharper scores (Peng 2023, the authors' code)",
-    "llama3": "pairs of under low_freq_factor turns in training are divided, over high_freq_factor kept (Meta 2024)",
-    "larger_base": "a base with which as many pairs turn fully within the target as in training did",
+    "by_parts": "pairs with under beta_slow rotations in training are divided, over beta_fast kept (Peng 2023, 3.2)",
+    "yarn": "the same with a ramp over the pair's index, and sharper scores (Peng 2023, the authors' code)",
+    "llama3": "pairs with under low_freq_factor rotations are divided, over high_freq_factor kept (Meta 2024)",
+    "larger_base": "a base with as many full-rotation pairs within the target length as in training",
 }
 
 
@@ -73,20 +73,20 @@ def extend(
     low_freq_factor: float = 1.0,
     high_freq_factor: float = 4.0,
 ) -> Extension:
-    """Return what a method does to each pair, for texts of `target_len` positions.
+    """Return the effect of a method on each pair, for texts of `target_len` positions.
 
-    Its parameters are those that its authors recommend, unless given. `METHODS` describes each one.
+    Parameters default to the values that the method's authors recommend. `METHODS` describes each method.
 
     Args:
-        head_dim: Lanes that are rotated; even.
-        base: Of the trained frequencies.
-        original_max_len: The trained length, at least 7 positions, more than the fastest pair's turn.
-        target_len: The length to reach, at least the trained one.
+        head_dim: The number of rotated dimensions; even.
+        base: The base of the trained frequencies.
+        original_max_len: The trained length; at least 7 positions, one rotation of the fastest pair.
+        target_len: The target length; at least the trained one.
         method: A key of `METHODS`.
-        beta_slow: Of "by_parts" and "yarn": turns within the trained length below which pairs are divided.
-        beta_fast: Turns above which they are kept.
-        low_freq_factor: The same for "llama3".
-        high_freq_factor: The same for "llama3".
+        beta_slow: For "by_parts" and "yarn": pairs with fewer rotations within the trained length are divided.
+        beta_fast: For "by_parts" and "yarn": pairs with more rotations are kept.
+        low_freq_factor: For "llama3": as beta_slow.
+        high_freq_factor: For "llama3": as beta_fast.
 
     >>> found = extend(128, 5e5, 8192, 65536, "llama3")
     >>> [found.pairs.count(fate) for fate in ("kept", "blended", "divided")]
@@ -96,9 +96,13 @@ def extend(
     width, trained, target = (count(_WHO, name, value) for name, value in lengths.items())
     base = frequencies.check_base(base, _WHO)
     if width % 2:
-        raise ValueError(f"{_WHO}: head_dim must be even, because lanes are rotated in pairs; got head_dim={width}.")
+        raise ValueError(
+            f"{_WHO}: head_dim must be even, because dimensions are rotated in pairs; got head_dim={width}."
+        )
     if trained < 7:
-        raise ValueError(f"{_WHO}: original_max_len must be at least 7, a turn of the fastest pair; got {trained}.")
+        raise ValueError(
+            f"{_WHO}: original_max_len must be at least 7, one rotation of the fastest pair; got {trained}."
+        )
     if target < trained:
         raise ValueError(
             f"{_WHO}: target_len must be at least original_max_len={trained}; got target_len={target}. "
@@ -120,8 +124,8 @@ def extend(
 def _change(
     method: str, before: Array, base: float, trained: int, target: int, ramp: tuple[float, float]
 ) -> float | Array:
-    """Return the new base, or new frequencies with the old one."""
-    low, high = ramp  # turns in training: below the first pairs are divided, above the second kept
+    """Return the new base, or new frequencies with the old base."""
+    low, high = ramp  # rotations in training: pairs below `low` are divided, above `high` kept
     width, factor = 2 * len(before), target / trained
     stretch: dict[str, Any] = {"factor": factor, "original_max_len": trained}
     ways: dict[str, Callable[[], float | Array]] = {
@@ -139,8 +143,8 @@ def _change(
     return ways[method]()
 
 
-def _ramp(**turns: float) -> tuple[float, float]:
-    (low_name, low), (high_name, high) = ((name, size(_WHO, name, value)) for name, value in turns.items())
+def _ramp(**rotations: float) -> tuple[float, float]:
+    (low_name, low), (high_name, high) = ((name, size(_WHO, name, value)) for name, value in rotations.items())
     if low >= high:
         raise ValueError(f"{_WHO}: {low_name} must be below {high_name}; got {low_name}={low:g}, {high_name}={high:g}.")
     return low, high

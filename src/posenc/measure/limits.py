@@ -1,4 +1,4 @@
-"""Infinitely many pairs: the mean of exp(i · distance · theta(t)) over t in [0, 1], for any law of frequencies."""
+"""The limit of infinitely many pairs: the mean of exp(i · distance · theta(t)) over t in [0, 1], for any law theta."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ from posenc.measure.values import Array, Numbers, count, reals
 from posenc.measure.waves import cosine_by_distance
 
 Law = Callable[[Array], Array]
-_NARROW = 0.1  # of ln base: below it, the two cosine integrals cancel
+_NARROW = 0.1  # ln base below which the two cosine integrals cancel
 
 
 def geometric_law(base: float) -> Law:
-    """Return theta(t) = base^-t, the law of RoPE and of sinusoidal vectors.
+    """Return theta(t) = base^-t, the frequencies of RoPE and of sinusoidal vectors.
 
     >>> geometric_law(100.0)(np.array([0.0, 0.5])).round(12)
     array([1. , 0.1])
@@ -28,7 +28,7 @@ def geometric_law(base: float) -> Law:
 
 
 def power_law(exponent: float) -> Law:
-    """Return theta(t) = t^exponent, of an exponent of at least 0, which makes it a constant.
+    """Return theta(t) = t^exponent for an exponent of at least 0; 0 gives a constant.
 
     >>> float(power_law(2.0)(np.array(0.5)))
     0.25
@@ -36,7 +36,7 @@ def power_law(exponent: float) -> Law:
     checked = float(reals("power_law", "exponent", [exponent])[0])
     if checked < 0:
         raise ValueError(
-            f"power_law: exponent must not be negative, because frequencies would have no end at t = 0; got {checked}."
+            f"power_law: exponent must not be negative, because frequencies would be infinite at t = 0; got {checked}."
         )
     return lambda t: np.asarray(t, dtype=np.float64) ** checked
 
@@ -56,13 +56,13 @@ LAWS: Mapping[str, Law] = MappingProxyType(
 def continuous_limit(distance: Numbers, *, base: float = 10000.0) -> Complex128[Array, " n"]:
     """Return the integral over t in [0, 1] of exp(i · distance · base^-t), by sine and cosine integrals.
 
-    (Ci(x) - Ci(x / base)) / ln base + i (Si(x) - Si(x / base)) / ln base: what `cosine_by_distance` becomes with ever
-    more pairs (the real part). At 0 it is 1; at -x the conjugate of that at x. It is within 1e-12 of the truth. Without
-    SciPy it raises an ImportError.
+    It equals (Ci(x) - Ci(x / base)) / ln base + i (Si(x) - Si(x / base)) / ln base. Its real part is the limit of
+    `cosine_by_distance` for infinitely many pairs. It is 1 at 0; at -x it is the conjugate of its value at x. The error
+    is at most 1e-12. Without SciPy it raises an ImportError.
 
     Args:
         distance: x, in positions, (n,).
-        base: That of the frequencies, above 1.
+        base: The base of the frequencies, above 1.
 
     >>> continuous_limit(100.0).real.round(12)
     array([0.43677329])
@@ -75,7 +75,7 @@ def continuous_limit(distance: Numbers, *, base: float = 10000.0) -> Complex128[
     except ImportError as error:
         raise ImportError("continuous_limit: needs SciPy; install posenc[plot].") from error
     (high_si, high_ci), (low_si, low_ci) = sici(np.abs(x)), sici(np.abs(x) / base)
-    near = np.abs(x) < 1e-9  # where cosine integrals are infinite and their difference is ln base to rounding
+    near = np.abs(x) < 1e-9  # here the cosine integrals are infinite, and their difference is ln base up to rounding
     real = np.subtract(high_ci, low_ci, out=np.full_like(x, math.log(base)), where=~near)
     return np.asarray(real / math.log(base) + 1j * (np.sign(x) * (high_si - low_si) / math.log(base)))
 
@@ -83,14 +83,14 @@ def continuous_limit(distance: Numbers, *, base: float = 10000.0) -> Complex128[
 def law_limit(distance: Numbers, law: Law | str) -> Complex128[Array, " n"]:
     """Return the integral over t in [0, 1] of exp(i · distance · theta(t)), for any law of frequencies.
 
-    The work does not grow with the distance: where the wave comes round often, Levin's equation is solved instead of
-    sampling it. For laws that are smooth but for a few corners and steps the result is within
-    2e-9 + 1e-16 |x| max |theta| of the truth, whether the distance is one or a million; rougher ones are refused.
+    The work does not grow with the distance: where the wave oscillates often, Levin's equation is solved instead of
+    sampling it. For laws that are smooth except for a few corners and steps the error is at most
+    2e-9 + 1e-16 |x| max |theta|, also at a distance of a million; rougher laws are refused.
 
     Args:
         distance: x, in positions, (n,).
-        law: theta(t), radians per position: a name in `LAWS`, or a function of an array of t in [0, 1]; one of a single
-            number works and is slower.
+        law: theta(t), radians per position: a name in `LAWS`, or a function of an array of t in [0, 1]. A function of a
+            single number works as well, but is slower.
 
     >>> law_limit(math.pi, "t").imag.round(6)  # 2 / pi
     array([0.63662])
@@ -99,7 +99,7 @@ def law_limit(distance: Numbers, law: Law | str) -> Complex128[Array, " n"]:
 
 
 def law_frequencies(law: Law | str, n_pairs: int) -> list[float]:
-    """Return theta(i / n_pairs) of a law, as `law_limit` takes it, for i = 0 .. n_pairs - 1: an inv_freq for `RoPE`.
+    """Return theta(i / n_pairs) for i = 0 .. n_pairs - 1, an inv_freq for `RoPE`; `law` is as in `law_limit`.
 
     >>> from posenc import RoPE
     >>> RoPE(head_dim=8, inv_freq=law_frequencies("t", 4)).frequencies().numpy()
@@ -110,11 +110,11 @@ def law_frequencies(law: Law | str, n_pairs: int) -> list[float]:
 
 
 def finite_size_error(distance: Numbers, n_pairs: int, base: float) -> Float64[Array, " n"]:
-    """Return how far the mean of n_pairs cosines is from that of infinitely many, by distance.
+    """Return the mean of n_pairs cosines minus its limit for infinitely many pairs, by distance.
 
-    About (cos(distance) - cos(distance / base)) / 2 n_pairs at first: pairs stand at t = i / n_pairs, so that the
-    frequency 1 counts and 1 / base does not. Where neighbouring pairs come to be half a turn apart, at a distance of
-    about pi n_pairs / ln base, the sum leaves the limit.
+    At small distances it is about (cos(distance) - cos(distance / base)) / 2 n_pairs: pairs are at t = i / n_pairs, so
+    the frequency 1 is included and 1 / base is not. At a distance of about pi n_pairs / ln base, neighbouring pairs are
+    half a rotation apart, and the sum leaves the limit.
 
     >>> finite_size_error(0, 64, 10000.0)
     array([0.])
@@ -125,7 +125,7 @@ def finite_size_error(distance: Numbers, n_pairs: int, base: float) -> Float64[A
 
 
 def _law(who: str, law: Law | str) -> Law:
-    """Return a law whose numbers are checked at every call."""
+    """Return a law as a function that checks its results at every call."""
     if isinstance(law, str) and law not in LAWS:
         raise ValueError(f"{who}: law must be one of {', '.join(LAWS)}, or a function of t; got {short(law)}.")
     theta = LAWS[law] if isinstance(law, str) else law
@@ -135,7 +135,7 @@ def _law(who: str, law: Law | str) -> Law:
     def checked(t: Array) -> Array:
         try:
             found = np.asarray(theta(t))
-        except (TypeError, ValueError):  # made for one number, as math's functions and an if are
+        except (TypeError, ValueError):  # a function of one number, such as those of `math`
             found = np.array([theta(one) for one in t.ravel().tolist()]).reshape(t.shape)
         if found.dtype.kind not in "iuf" or found.shape not in ((), t.shape):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Where positions collide in each dtype, and how wrong angles are, as arrays."""
+"""Precision: the first collision of positions in each dtype, and the error of angles."""
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ _LIMIT = 2**26  # beyond it the reference angle is no longer exact
 
 
 def collisions(encoding: Encoding, up_to: int | None = None) -> dict[str, dict[str, int] | None]:
-    """Return by dtype the first position whose numbers, rounded to it, are those of an earlier one.
+    """Return for each dtype the first position whose rounded numbers equal those of an earlier one.
 
-    For "float32", "bfloat16" and "float16" the two positions are {"position", "same_as"}, or None if all differ.
+    For "float32", "bfloat16" and "float16" the result is {"position", "same_as"}, or None if all positions differ.
 
     Args:
-        encoding: Adds vectors, or rotates by tables of cos and sin; what is learned is drawn from N(0, 1).
-        up_to: How many positions from 0 on are searched; 65,536 at most, as if left out.
+        encoding: One that adds vectors, or rotates by tables of cos and sin; parameters are drawn from N(0, 1).
+        up_to: The number of positions from 0 on that are searched; at most 65,536, which is the default.
 
     >>> from posenc import Integer
     >>> collisions(Integer(d_model=1), 4096)["float16"]
@@ -39,15 +39,15 @@ def collisions(encoding: Encoding, up_to: int | None = None) -> dict[str, dict[s
 def phase_error(
     encoding: Encoding, positions: Numbers, dtype: str | torch.dtype = "float32", *, formula: bool = False
 ) -> Float64[Array, " n"]:
-    """Return by how many radians the angle that cos and sin stand for is wrong, the largest over the pairs.
+    """Return the error of the angle of cos and sin in radians, the largest over the pairs.
 
-    It is half a turn at most, and NaN where a pair's numbers are no angle.
+    It is at most half a rotation, and NaN if a pair's numbers are not a cosine and a sine.
 
     Args:
-        encoding: Rotates by tables of cos and sin of pos * inv_freq; what is learned is drawn from N(0, 1).
-        positions: Whole numbers, (n,), below 2^26 in size; on all axes the same, where there are several.
+        encoding: One that rotates by tables of cos and sin of pos * inv_freq; parameters are drawn from N(0, 1).
+        positions: Integers, (n,), of magnitude below 2^26; the same on all axes if there are several.
         dtype: "float32", "bfloat16" or "float16", to which tables are rounded.
-        formula: True measures the formula of most code instead, which forms the angles in that dtype.
+        formula: True measures the usual formula instead, which computes the angles in that dtype.
 
     >>> from posenc import RoPE
     >>> bool(phase_error(RoPE(head_dim=4), 100_000, "float32")[0] < 1e-6)
@@ -59,7 +59,9 @@ def phase_error(
     check(who, encoding)
     pos = reals(who, "positions", positions)
     if (pos != np.round(pos)).any() or (np.abs(pos) >= _LIMIT).any():
-        raise ValueError(f"{who}: positions must be whole and below {_LIMIT:,} in size, where the truth is exact.")
+        raise ValueError(
+            f"{who}: positions must be whole and below {_LIMIT:,} in magnitude, so that the reference is exact."
+        )
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise ValueError(f"{who}: dtype must be one of {', '.join(DTYPES)}; got {short(dtype)}.")
@@ -67,7 +69,7 @@ def phase_error(
     inv_freq = subject.task.inv_freq
     if subject.tables is None or inv_freq is None:
         raise ValueError(
-            f"{who}: {encoding.name} has no tables of cos and sin of pos * inv_freq, so no angle is wrong."
+            f"{who}: {encoding.name} has no tables of cos and sin of pos * inv_freq, so it has no angles to measure."
         )
     tables = precision.form_tables(inv_freq, DTYPES[name]) if formula else subject.tables
     at = torch.from_numpy(pos.astype(np.int64))

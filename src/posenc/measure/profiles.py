@@ -1,4 +1,4 @@
-"""What scores are on average at each distance, and how far they spread."""
+"""The mean score at each distance, and its spread."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from posenc.measure.scores import scores
 from posenc.measure.values import Array, Numbers, count
 from posenc.probe import find_fact
 
-_Both = tuple[Tensor, Tensor]  # of queries and of keys
-_NUMBERS = 2**20  # of keys formed at once, which a processor's cache holds
+_Both = tuple[Tensor, Tensor]  # for queries, for keys
+_NUMBERS = 2**20  # numbers of keys computed together, which fit into a processor's cache
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Profile:
     """Scores by distance, over random contents.
 
     Args:
-        distance: As it was asked, (n,) or (n, n_axes).
-        mean: Over the draws, by head.
-        low: The quantile below which 5 % of the draws are.
-        high: The quantile above which 5 % of them are.
+        distance: The distances, (n,) or (n, n_axes).
+        mean: The mean over the draws, by head.
+        low: The 5 % quantile of the draws.
+        high: The 95 % quantile of the draws.
     """
 
     distance: Float64[Array, "n *axes"]
@@ -49,22 +49,22 @@ def profile(
     scaled: bool = True,
     layer: int = 0,
 ) -> Profile:
-    """Return the mean score at each distance over random contents, with the band in which 90 % of them lie.
+    """Return the mean score at each distance over random contents, with a band that contains 90 % of the scores.
 
-    One content is drawn from N(0, 1) for the query and one for the keys, and the latter stands at every distance. With
-    "same" they are one, and a key is what the query is but for its place. Of an encoding that adds to tokens, query and
-    key are the tokens themselves with position in them, dealt to the heads in order. Tokens that an encoding reads
-    (FoX) are drawn apart from both.
+    For each draw, the content of the query and the content of the keys at all distances are drawn from N(0, 1). With
+    content "same" both are equal, so that a key differs from the query only by its position. If an encoding adds to
+    tokens, query and key are token vectors with position added, split into heads in order. Tokens that an encoding
+    reads (FoX) are drawn separately.
 
     Args:
-        encoding: Any that has scores by distance.
-        distance: q_pos - k_pos, (n,); with several axes along axis 0, or (n, n_axes).
+        encoding: Any encoding whose scores have distances.
+        distance: q_pos - k_pos, (n,); with several axes this is along axis 0, or give (n, n_axes).
         content: "same" or "independent".
-        n_draws: How many contents.
-        seed: Of the draws; the global random state is neither read nor written.
-        q_pos: Where the query stands; the largest distance if left out, or 0 if all are below.
-        scaled: False leaves out what multiplies products of q and k; biases stay.
-        layer: Whose encoding is meant, where layers have their own.
+        n_draws: The number of draws.
+        seed: The seed of the draws; the global random state is neither read nor written.
+        q_pos: The position of the query; the largest distance if left out, or 0 if all are negative.
+        scaled: False leaves out the scale of q·k; biases stay.
+        layer: The layer, if each has its own encoding.
 
     >>> from posenc import ALiBi
     >>> found = profile(ALiBi(n_heads=1, bias_max=1.0), [0, 8], content="independent")
@@ -78,7 +78,7 @@ def profile(
     at, k_at = sites(who, encoding, distance, q_pos)
     model = exact(encoding, at, k_at)
     if any(isinstance(m, CPVT) for m in model.modules()):
-        raise ValueError(f"{who}: what CPVT adds depends on which tokens are next to one, so distances have no scores.")
+        raise ValueError(f"{who}: CPVT adds values that depend on neighbouring tokens, so a distance has no score.")
     random = torch.Generator().manual_seed(seed)
     n_heads, head_dim = heads(model)
     shape = (n_draws, width(model)) if embeds(model, at) else (n_draws, n_heads, 1, head_dim)
@@ -93,11 +93,11 @@ def profile(
 def _scores(
     model: Encoding, contents: _Both, places: _Both, random: torch.Generator, layer: int, scaled: bool
 ) -> Iterator[Float64[Tensor, "draws n_heads n"]]:
-    """Yield the scores of some draws at a time, so that they take little memory.
+    """Yield the scores of some draws at a time, to save memory.
 
-    Queries and keys are (draws, n_heads, 1, head_dim), or tokens (draws, d_model) where position is added to tokens.
-    Where a whole text counts, its tokens or the scores of all keys, there are keys at all of its places, and the query
-    or a key ends it.
+    Queries and keys are (draws, n_heads, 1, head_dim), or tokens (draws, d_model) if position is added to tokens. If
+    the encoding reads a whole text or all its scores, there is a key at each of its positions, and the text ends with
+    the query or with a key.
     """
     (q, k), (at, k_at), who, whole = contents, places, "profile", model.reads_x or model.rescores
     n = text_length(who, model, at, k_at) if whole else len(k_at)
@@ -109,9 +109,9 @@ def _scores(
         placed = k_placed.rows(int(at), int(at) + 1) if whole else place(model, at)
         one, part, k_part = layer_of(who, model, layer, placed, k_placed)
         if q.ndim == 2:
-            dealt, tokens = _dealt(one, width(model)), keys[:, None].expand(-1, n, -1)
+            by_head, tokens = _by_head(one, width(model)), keys[:, None].expand(-1, n, -1)
             queries, keys = (
-                model.embed(x, p).unflatten(-1, dealt).transpose(1, 2)
+                model.embed(x, p).unflatten(-1, by_head).transpose(1, 2)
                 for x, p in ((queries[:, None], placed), (tokens, k_placed))
             )
         keys = keys.expand(-1, -1, n, -1)
@@ -119,14 +119,15 @@ def _scores(
         yield found.index_select(-1, k_at) if whole else found
 
 
-def _dealt(one: Encoding, d_model: int) -> tuple[int, int]:
-    """Return over how many heads the lanes of a token are dealt, and how many each gets."""
+def _by_head(one: Encoding, d_model: int) -> tuple[int, int]:
+    """Return the number of heads and their width, for a token vector that is split into heads."""
     n_heads, head_dim = find_fact(one, "n_heads", find_fact(one, "n_kv_heads", None)), find_fact(one, "head_dim", None)
     n_heads = n_heads or (d_model // head_dim if head_dim else 1)
     head_dim = head_dim or d_model // n_heads
     if n_heads * head_dim != d_model:
         raise ValueError(
-            f"profile: the lanes of a token must make up the heads that {one.name} is for; got d_model={d_model}, "
+            f"profile: d_model must be n_heads * head_dim, to split token vectors into heads for {one.name}; "
+            f"got d_model={d_model}, "
             f"n_heads={n_heads} and head_dim={head_dim}."
         )
     return int(n_heads), int(head_dim)

@@ -1,4 +1,4 @@
-"""What the Taylor view asks of a language model: its answer as a function of the token vectors that enter it."""
+"""A language model's loss or logit as a function of its token vectors, for the Taylor view."""
 
 import copy
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from posenc.nn import LanguageModel
 
 
 class TaylorQuestion(NamedTuple):
-    """What `taylor_terms` takes: a function of token vectors, the vectors, and what position adds to them."""
+    """The arguments of `taylor_terms`: a function of token vectors, the vectors, and the added position vectors."""
 
     function: Function
     x: Tensor
@@ -24,14 +24,14 @@ class TaylorQuestion(NamedTuple):
 def taylor_question(model: LanguageModel, tokens: Tensor, *, logit: int | None = None) -> TaylorQuestion:
     """Return a language model's loss or logit as a function of token vectors, with its own x and p, in float64.
 
-    At x + p the function is the model as it is; at x it is the model whose tokens carry no position. The model is
-    copied, not changed. Pass the answer on: `taylor_terms(*taylor_question(model, tokens))`.
+    At x + p the function is the model itself; at x it is the model without position in its tokens. The model is copied,
+    not changed. Pass the result on: `taylor_terms(*taylor_question(model, tokens))`.
 
     Args:
-        model: Its encoding adds vectors to the embeddings (sinusoidal, learned, ..); others may be composed with it.
-        tokens: Numbers of the vocabulary, (seq,).
-        logit: The number of the vocabulary whose logit behind the last token is taken; left out, the mean loss of
-            predicting each token from those before it.
+        model: A model whose encoding adds vectors to the embeddings (sinusoidal, learned, ..), or a composition of one.
+        tokens: Token ids, (seq,).
+        logit: The id whose logit after the last token is taken; if left out, the mean loss of predicting each token
+            from those before it.
 
     >>> from posenc import Sinusoidal
     >>> model = LanguageModel(vocab_size=9, d_model=8, n_layers=1, n_heads=2, encoding=Sinusoidal(d_model=8))
@@ -41,18 +41,18 @@ def taylor_question(model: LanguageModel, tokens: Tensor, *, logit: int | None =
     who = "taylor_question"
     if not isinstance(model, LanguageModel):
         raise TypeError(
-            f"{who}: model must be a posenc.nn.LanguageModel; got {type(model).__name__}. Give taylor_terms a function "
-            "of token vectors of your own."
+            f"{who}: model must be a posenc.nn.LanguageModel; got {type(model).__name__}. For other models, pass "
+            "your own function of token vectors to taylor_terms."
         )
     vocab = model.head.out_features
     fits = not tokens.is_floating_point() and tokens.ndim == 1 and len(tokens) > (logit is None)
     if not fits or not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
         raise ValueError(
-            f"{who}: tokens must be (seq,) numbers below {vocab}, the vocabulary, at least 2 of them for a loss; got "
+            f"{who}: tokens must be (seq,) ids below {vocab}, the size of the vocabulary, at least 2 for a loss; got "
             f"{tokens.dtype} of shape {tuple(tokens.shape)}. Pass one text at a time."
         )
     if logit is not None and not 0 <= logit < vocab:
-        raise ValueError(f"{who}: logit must be from 0 to {vocab - 1}, a number of the vocabulary; got {logit}.")
+        raise ValueError(f"{who}: logit must be an id from 0 to {vocab - 1}; got {logit}.")
     model = copy.deepcopy(model).double().eval().requires_grad_(False)
     rows = model.embedding.tokens.weight[tokens]
     p, ids = _vectors(model, rows), torch.arange(len(tokens), device=tokens.device)[None]
@@ -66,7 +66,7 @@ def taylor_question(model: LanguageModel, tokens: Tensor, *, logit: int | None =
 
 
 def _vectors(model: LanguageModel, rows: Tensor) -> Tensor:
-    """Return what a model's encoding adds to tokens, which must be the same for all tokens."""
+    """Return the vectors that a model's encoding adds; they must not depend on the tokens."""
     whole = model.encoding.resolve(len(rows))
     pos = positions.arange(len(rows), device=rows.device)
     tokens = torch.stack((rows, torch.zeros_like(rows))) * model.embedding.scale
@@ -75,6 +75,6 @@ def _vectors(model: LanguageModel, rows: Tensor) -> Tensor:
     if not torch.allclose(added[0], added[1]) or not added.any():
         what = "adds nothing to the embeddings" if not added.any() else "does more to the embeddings than add to them"
         raise ValueError(
-            f"taylor_question: {whole.name} {what}, so that there is no p. Take a model with an additive encoding."
+            f"taylor_question: {whole.name} {what}, so there is no p. Use a model with an additive encoding."
         )
     return added[1]

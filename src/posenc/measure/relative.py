@@ -1,4 +1,4 @@
-"""What p_m · H p_n can say of relative position: its parts of m - n, of m + n, and of both."""
+"""How much p_m · H p_n depends on relative position: its parts that depend on m - n, on m + n, and on both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,12 +18,13 @@ class RelativeParts:
     """The parts of p_m · H p_n for sinusoidal p; `total` is their sum.
 
     Args:
-        total: p_m · H p_n of the vectors that the encoding makes, (q, k).
-        difference: What depends on m - n only, (q, k).
-        sum: What depends on m + n only, (q, k).
-        mixed: What depends on both, (q, k): products of lanes of different frequencies.
-        shares: Of each, its part of the mean square over all positions without end, where they do not overlap; of 1.
-        inv_freq: The frequencies of the sines, radians per position, each once, (n,).
+        total: p_m · H p_n for the encoding's vectors, (q, k).
+        difference: The part that depends only on m - n, (q, k).
+        sum: The part that depends only on m + n, (q, k).
+        mixed: The part that depends on both, (q, k): products of dimensions with different frequencies.
+        shares: The share of each part in the mean square over infinitely many positions, where the parts do not
+            overlap; they add up to 1.
+        inv_freq: The distinct frequencies of the sines, radians per position, (n,).
         difference_waves: c with difference = sum of Re(c exp(i (m - n) inv_freq)), (n,).
         sum_waves: c with sum = sum of Re(c exp(i (m + n) inv_freq)), (n,).
     """
@@ -40,12 +41,12 @@ class RelativeParts:
 
 @dataclass(frozen=True)
 class DistanceShares:
-    """How much of a symmetric matrix over positions is explained by m - n, and by m + n.
+    """How much of a symmetric matrix over positions m - n and m + n explain.
 
     Args:
-        difference: The part of the variance of its pairs m > n that the means over equal m - n explain; of 1.
+        difference: The share of the variance of its pairs m > n that the means over equal m - n explain, from 0 to 1.
         sum: The same for equal m + n. The two may overlap.
-        chance: What both would be on average, in this order, for numbers without any order.
+        chance: The averages of both for random numbers, in this order.
     """
 
     difference: float
@@ -56,18 +57,18 @@ class DistanceShares:
 def relative_parts(
     encoding: Sinusoidal, pos: Numbers, k_pos: Numbers | None = None, *, block: Numbers = 1.0
 ) -> RelativeParts:
-    """Split p_m · H p_n into what depends on m - n, on m + n, and on both.
+    """Split p_m · H p_n into parts that depend on m - n, on m + n, and on both.
 
-    With H = 1 all of it depends on m - n: the sum of cos((m - n) θ). With a diagonal H each pair of lanes h, h' gives
-    (h + h') / 2 cos((m - n) θ) and (h' - h) / 2 cos((m + n) θ), sine before cosine. Products of lanes of two
-    frequencies swing with both m θ - n θ' and m θ + n θ', so that a general H mixes m - n and m + n.
+    With H = 1 everything depends on m - n: the sum of cos((m - n) θ). With a diagonal H each pair of dimensions h, h'
+    (sine, cosine) gives (h + h') / 2 cos((m - n) θ) and (h' - h) / 2 cos((m + n) θ). Products of dimensions with two
+    frequencies oscillate with both m θ - n θ' and m θ + n θ', so a general H mixes m - n and m + n.
 
     Args:
-        encoding: Its frequencies, order and scale are taken as they stand.
-        pos: Positions m, (q,) numbers or one.
+        encoding: The encoding; its current frequencies, order and scale are used.
+        pos: Positions m: one number or (q,) numbers.
         k_pos: Positions n, (k,); the same as m if left out.
-        block: H, (d_model, d_model) as `interaction_block` returns; (d_model,) is a diagonal, a number its multiple
-            of the identity.
+        block: H: a matrix (d_model, d_model) as from `interaction_block`, a diagonal (d_model,), or a number times the
+            identity.
 
     Source: Su 2021, kexue.fm/archives/8231, sections on the relative position of the second-order term.
 
@@ -79,8 +80,8 @@ def relative_parts(
     """
     if not isinstance(encoding, Sinusoidal):
         raise TypeError(
-            f"relative_parts: encoding must be a Sinusoidal; got {type(encoding).__name__}. For other vectors form "
-            "p_m · H p_n and ask distance_shares."
+            f"relative_parts: encoding must be a Sinusoidal; got {type(encoding).__name__}. For other vectors compute "
+            "p_m · H p_n and pass it to distance_shares."
         )
     who = "relative_parts"
     h = _block(who, block, encoding.d_model)
@@ -89,20 +90,20 @@ def relative_parts(
     with torch.no_grad():
         total = plain(same.vectors(m)) @ h @ plain(same.vectors(n)).T
         inv_freq, lanes = _waves(same)
-    # p_m = lanes @ exp(i m speed), so that p_m · H p_n is a sum over two waves, each of which belongs to one part
+    # p_m = lanes @ exp(i m speed), so p_m · H p_n is a sum over pairs of waves, and each pair belongs to one part
     speed = np.concatenate((inv_freq, -inv_freq[inv_freq > 0]))
-    turn_m, turn_n = (np.exp(1j * np.outer(pos.double().numpy(), speed)) for pos in (m, n))
+    wave_m, wave_n = (np.exp(1j * np.outer(pos.double().numpy(), speed)) for pos in (m, n))
     strength = lanes.T @ h @ lanes
     power = np.abs(strength) ** 2
     opposite = speed[:, None] == -speed
     alike = (speed[:, None] == speed) & ~opposite
     of_parts = [strength * mask for mask in (opposite, alike)]
-    difference, both = ((turn_m @ part @ turn_n.T).real for part in of_parts)
+    difference, both = ((wave_m @ part @ wave_n.T).real for part in of_parts)
     if not power.any():
-        raise ValueError(f"{who}: block must not be zero, which has no parts.")
+        raise ValueError(f"{who}: block must not be zero, because zero has no parts.")
     square = {"difference": power[opposite].sum(), "sum": power[alike].sum(), "mixed": power[~(opposite | alike)].sum()}
     shares = {name: float(value / power.sum()) for name, value in square.items()}
-    # each wave has one partner in a part; with its conjugate it counts twice, unless it stands still
+    # each wave has one partner in a part; with its conjugate it counts twice, unless its frequency is 0
     waves = [np.where(inv_freq > 0, 2, 1) * part.sum(1)[: len(inv_freq)] for part in of_parts]
     return RelativeParts(total, difference, both, total - difference - both, shares, inv_freq, *waves)
 
@@ -110,8 +111,8 @@ def relative_parts(
 def distance_shares(values: Numbers) -> DistanceShares:
     """Return how much of a symmetric matrix over positions 0 .. n - 1 depends on m - n, and how much on m + n.
 
-    For what is measured, as `TaylorTerms.interaction` of neighbouring tokens: there every pair has an H of its own. The
-    diagonal is left out. There must be 4 positions at least, and pairs that differ.
+    Use it for measured matrices such as `TaylorTerms.interaction`, where every pair of tokens has its own H. The
+    diagonal is left out. The matrix must have at least 4 positions, and pairs must differ.
 
     >>> m = np.arange(6.0)
     >>> round(distance_shares(np.cos(m[:, None] - m)).difference, 12)
@@ -146,7 +147,7 @@ def _block(who: str, given: Numbers, d_model: int) -> Float64[Array, "d_model d_
 
 
 def _waves(encoding: Sinusoidal) -> tuple[Float64[Array, " n"], Complex128[Array, "d_model waves"]]:
-    """Return each frequency once, and the strength of exp(i pos θ), then of exp(-i pos θ) for θ > 0, in each lane."""
+    """Return the distinct frequencies, and each dimension's amplitudes of exp(i pos θ), then exp(-i pos θ), θ > 0."""
     signed = plain(encoding.inv_freqs().double())
     lane = np.arange(encoding.d_model)
     alternating = encoding.order == "alternating"
@@ -156,5 +157,5 @@ def _waves(encoding: Sinusoidal) -> tuple[Float64[Array, " n"], Complex128[Array
     half = scale / 2 * np.where(cosine, 1.0, -1j * np.sign(signed[pair]))  # cos x = Re e^ix, sin x = Re -i e^ix
     up = np.zeros((encoding.d_model, len(inv_freq)), np.complex128)
     up[lane, which[pair]] = half
-    still = inv_freq == 0  # a wave that does not move is its own opposite
-    return inv_freq, np.concatenate((up + up.conj() * still, up[:, ~still].conj()), 1)
+    constant = inv_freq == 0  # a wave of frequency 0 is its own conjugate
+    return inv_freq, np.concatenate((up + up.conj() * constant, up[:, ~constant].conj()), 1)

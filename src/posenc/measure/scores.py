@@ -1,4 +1,4 @@
-"""What the scores of pairs of tokens see: biases, mapped distances, and the scores themselves."""
+"""Scores of pairs of tokens: biases, mapped distances, and the scores themselves."""
 
 from typing import Any
 
@@ -27,17 +27,17 @@ def bias_matrix(
     tokens: Numbers | None = None,
     layer: int = 0,
 ) -> Float64[Array, "n_heads q_len k_len"]:
-    """Return the term that joins the scores of each query and key, by head.
+    """Return the bias of each query and key, by head.
 
     Args:
-        encoding: Has a bias.
-        q_pos: Positions of the queries: a number or (n,) of them, (n, n_axes) where there are several axes.
-        k_pos: Those of the keys; the queries' if left out.
-        q: (head_dim,) or (n_heads, head_dim): the content that stands in every query, for terms that look at it; ones
-            if left out.
-        k: The same of every key.
-        tokens: (length, d_model): the text from position 0 on, for terms that read it; drawn from N(0, 1) if left out.
-        layer: Whose encoding is meant, where layers have their own.
+        encoding: One with a bias.
+        q_pos: Positions of the queries: a number or (n,) numbers, (n, n_axes) if there are several axes.
+        k_pos: Positions of the keys; the same as the queries' if left out.
+        q: (head_dim,) or (n_heads, head_dim): the content of every query, for biases that depend on it; ones if left
+            out.
+        k: The content of every key, likewise.
+        tokens: (length, d_model): the text from position 0 on, for biases that read it; drawn from N(0, 1) if left out.
+        layer: The layer, if each has its own encoding.
 
     >>> from posenc import ALiBi
     >>> bias_matrix(ALiBi(n_heads=1, bias_max=1.0), [3], [0, 1, 2]).tolist()
@@ -56,11 +56,11 @@ def bias_curve(
     tokens: Numbers | None = None,
     layer: int = 0,
 ) -> Float64[Array, "n_heads n"]:
-    """Return the bias of each head over distances, as one query sees keys.
+    """Return the bias of each head by distance, for one query.
 
-    A distance is q_pos - k_pos, (n,); with several axes along axis 0, or (n, n_axes). The query stands at the largest
-    one if q_pos is left out, or at 0 if all are below. Terms that look at contents see ones; tokens and layer are as in
-    `bias_matrix`.
+    Distances are q_pos - k_pos, (n,), along axis 0 if there are several axes; or (n, n_axes). If q_pos is left out, it
+    is the largest distance, or 0 if all are negative. Biases that depend on contents get vectors of ones; tokens and
+    layer are as in `bias_matrix`.
 
     >>> from posenc import ALiBi
     >>> bias_curve(ALiBi(n_heads=1, bias_max=1.0), [1, 2, 3]).tolist()
@@ -74,13 +74,13 @@ def bias_curve(
 def effective_distance(
     encoding: Encoding, q_pos: Numbers, k_pos: Numbers | None = None, *, layer: int = 0
 ) -> Float64[Array, "q_len k_len"]:
-    """Return the distance by which an index map rotates each pair of tokens, which is what the scores see.
+    """Return the mapped distance of each pair of tokens, by which the scores rotate.
 
     Args:
-        encoding: Self-Extend, ReRoPE, leaky ReRoPE, dual chunk attention, or what is composed or mapped of one.
-        q_pos: An integer is the length of a text, 0 .. length - 1; else the positions of the queries.
-        k_pos: Those of the keys; the queries' if left out.
-        layer: Whose encoding is meant, where layers have their own.
+        encoding: Self-Extend, ReRoPE, leaky ReRoPE, dual chunk attention, or a composition or wrapper of one.
+        q_pos: The length of a text, for positions 0 .. length - 1; or the positions of the queries.
+        k_pos: Positions of the keys; the same as the queries' if left out.
+        layer: The layer, if each has its own encoding.
 
     >>> from posenc import ReRoPE
     >>> effective_distance(ReRoPE(head_dim=2, window=2), 4)[3].tolist()
@@ -108,18 +108,18 @@ def score_matrix(
     tokens: Numbers | None = None,
     layer: int = 0,
 ) -> Float64[Array, "n_heads q_len k_len"]:
-    """Return the scores of queries and keys as attention forms them, before mask and softmax.
+    """Return the scores of queries and keys as in attention, before mask and softmax.
 
     Args:
-        encoding: Any; what it adds to tokens is in q and k already.
-        q: (n_heads, q_len, head_dim), or (q_len, head_dim) of one head, before any rotation.
-        k: (n_kv_heads, k_len, head_dim), the same of keys.
-        pos: Positions of the queries, as in `bias_matrix`, and so are k_pos, tokens and layer.
-        k_pos: Those of the keys.
-        scaled: False leaves out what multiplies products of q and k; biases stay.
-        causal: Maps of scores count keys up to the query's position only; others show all pairs all the same.
+        encoding: Any encoding; vectors that it adds to tokens must be in q and k already.
+        q: (n_heads, q_len, head_dim), or (q_len, head_dim) for one head, before any rotation.
+        k: (n_kv_heads, k_len, head_dim), or (k_len, head_dim), before any rotation.
+        pos: Positions of the queries. This and k_pos, tokens and layer are as in `bias_matrix`.
+        k_pos: Positions of the keys.
+        scaled: False leaves out the scale of q·k; biases stay.
+        causal: Score maps count only keys up to the query's position; the scores of other encodings do not change.
         tokens: The text.
-        layer: Whose encoding is meant.
+        layer: The layer.
 
     >>> from posenc import RoPE
     >>> q = k = [[[1.0, 0.0], [1.0, 0.0]]]
@@ -151,12 +151,12 @@ def scores(
     scaled: bool = True,
     allowed: Bool[Tensor, "..."] | None = None,
 ) -> Float64[Tensor, "batch n_heads q_len k_len"]:
-    """Form the scores of one layer, with or without what multiplies products of q and k."""
+    """Return the scores of one layer, with or without the scale of q·k."""
     if scaled:
         return form_scores(encoding, placed, q, k, k_placed, allowed=allowed)
     if encoding.rescores:
-        raise ValueError(f"{who}: {encoding.name} maps scaled scores, so there are none without scale; leave it on.")
-    if encoding.turns_in_bias:  # products stand in the bias with their scale, which is taken back from q
+        raise ValueError(f"{who}: {encoding.name} maps scaled scores, so it has no unscaled ones. Leave scaled=True.")
+    if encoding.turns_in_bias:  # the bias contains the scaled products, so the scale is divided out of q
         return form_scores(encoding, placed, q / encoding.score_scale(q.shape[-1]), k, k_placed)
     return form_scores(encoding, placed, q, k, k_placed, scale=1.0)
 
@@ -164,19 +164,19 @@ def scores(
 def _bias(
     who: str, encoding: Encoding, at: Tensor, k_at: Tensor, contents: Any, tokens: Any, layer: int
 ) -> Float64[Array, "n_heads q_len k_len"]:
-    """Return the bias of all pairs, given positions and the one content of queries and that of keys."""
+    """Return the bias of all pairs of positions, for one content of all queries and one of all keys."""
     model = exact(encoding, at, k_at)
     one, placed, k_placed = layer_of(who, model, layer, *place_both(who, model, at, k_at, tokens))
     if one.turns_in_bias:
         raise ValueError(
-            f"{who}: {one.name} rotates by mapped distances and has no bias next to q·k; take effective_distance."
+            f"{who}: {one.name} rotates by mapped distances and has no bias in addition to q·k; use effective_distance."
         )
     n_heads, head_dim = heads(one)
     given = (torch.as_tensor(1.0 if c is None else c, dtype=torch.float64).expand(n_heads, head_dim) for c in contents)
     q, k = (c[None, :, None].expand(-1, -1, len(p), -1) for c, p in zip(given, (at, k_at), strict=True))
     bias = one.bias(q, k, placed, k_placed)
     if bias is None:
-        more = " but maps them; take score_matrix or profile" if one.rescores else ""
+        more = " but maps them; use score_matrix or profile" if one.rescores else ""
         raise ValueError(f"{who}: {one.name} adds nothing to the scores{more}.")
     return plain(bias[0].expand(n_heads, -1, -1))
 
@@ -189,14 +189,14 @@ def _contents(who: str, name: str, given: Any, pos: Tensor) -> Float64[Tensor, "
 
 
 def _mapped(who: str, encoding: Any, at: Tensor, k_at: Tensor) -> Tensor:
-    """Return the distances of the one index map that there is, at the positions that it sees."""
+    """Return the distances of the encoding's one index map, at the positions that reach it."""
     if isinstance(encoding, Piecewise):
         return encoding.distances(at, k_at)
     if isinstance(encoding, Wrapper):
         return _mapped(who, encoding.encoding, encoding.seen(at), encoding.seen(k_at))
-    if isinstance(encoding, Compose) and encoding.turns_in_bias:  # which one member by itself may do
+    if isinstance(encoding, Compose) and encoding.turns_in_bias:  # at most one member maps distances
         return next(_mapped(who, e, at, k_at) for e in encoding.encodings if e.turns_in_bias)
     raise ValueError(
-        f"{who}: {encoding.name} maps no distances, so that the scores see those that there are; index maps are "
+        f"{who}: {encoding.name} maps no distances, so its scores depend on the true ones; index maps are "
         "Self-Extend, ReRoPE, leaky ReRoPE and dual chunk attention."
     )

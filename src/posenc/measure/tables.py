@@ -1,6 +1,6 @@
-"""Describe tables of vectors: spectrum, norms, covariance, similarity, and their principal axes.
+"""Describe tables of vectors: spectrum, norms, covariance, similarity, and principal axes.
 
-A table is (rows, lanes) of finite real numbers, such as `heat_map` returns or a checkpoint holds.
+A table is an array (rows, dimensions) of finite real numbers, such as from `heat_map` or a checkpoint.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from jaxtyping import Float64
 
 from posenc.measure.values import Array, Numbers, matrix
 
-_ROWS = 4096  # measured together, so that a large table takes little more memory than its own
+_ROWS = 4096  # rows processed together, so that a large table needs little extra memory
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Singular values of a table about its mean, largest first, and the share of all variance that each has."""
+    """Singular values of a centred table, largest first, and the share of variance of each."""
 
     values: Float64[Array, " n"]
     share: Float64[Array, " n"]
@@ -23,14 +23,14 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Projection:
-    """Coordinates of vectors along two or three principal axes, about the mean, and the share of variance of each."""
+    """Coordinates of centred vectors along two or three principal axes, and the share of variance of each axis."""
 
     points: Float64[Array, "n axes"]
     share: Float64[Array, " axes"]
 
 
 def spectrum(table: Numbers) -> Spectrum:
-    """Return the singular values of a table about the mean of its rows.
+    """Return the singular values of a table after its mean row is subtracted.
 
     >>> spectrum([[1.0, 0.0], [-1.0, 0.0]]).share.tolist()
     [1.0, 0.0]
@@ -41,9 +41,9 @@ def spectrum(table: Numbers) -> Spectrum:
 
 
 def project(vectors: Numbers, n: int = 2) -> Projection:
-    """Return vectors along the directions in which they vary most (PCA), each of which has a positive largest weight.
+    """Project vectors onto their n principal axes (PCA), n = 2 or 3.
 
-    Take n = 2 for the plane, or 3 for space.
+    The largest weight of each axis is made positive, so that the result is unique.
 
     >>> found = project([[0.0, 0.0, 0.0], [3.0, 4.0, 0.0], [6.0, 8.0, 0.0]])
     >>> found.points[:, 0].round(4).tolist(), found.share.round(4).tolist()
@@ -53,7 +53,7 @@ def project(vectors: Numbers, n: int = 2) -> Projection:
     if n not in (2, 3):
         raise ValueError(f"project: n must be 2 for the plane or 3 for space; got n={n!r}.")
     if min(rows.shape) < n:
-        raise ValueError(f"project: needs {n} rows and lanes at least for n={n}; got shape {rows.shape}.")
+        raise ValueError(f"project: vectors must have at least {n} rows and columns for n={n}; got shape {rows.shape}.")
     centred = rows - rows.mean(0)
     _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
     largest = np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1)
@@ -71,7 +71,7 @@ def norms(table: Numbers) -> Float64[Array, " rows"]:
 
 
 def covariance(table: Numbers) -> Float64[Array, "lanes lanes"]:
-    """Return the covariance of the lanes over the rows, divided by the number of rows.
+    """Return the covariance of the columns, divided by the number of rows.
 
     >>> covariance([[1.0, 2.0], [-1.0, -2.0]]).tolist()
     [[1.0, 2.0], [2.0, 4.0]]
@@ -85,7 +85,7 @@ def covariance(table: Numbers) -> Float64[Array, "lanes lanes"]:
 
 
 def diagonal_share(square: Numbers) -> float:
-    """Return how much of a square matrix lies on its diagonal: squares there over all squares; 0 of zeros.
+    """Return the sum of squares on a matrix's diagonal over the sum of all squares; 0 for a zero matrix.
 
     >>> diagonal_share([[1.0, 1.0], [1.0, 1.0]])
     0.5
@@ -103,9 +103,9 @@ def similarity(
     """Return the dot product, or the cosine, of each pair of vectors.
 
     Args:
-        vectors: (rows, lanes).
-        others: (columns, lanes); the same vectors if left out.
-        cosine: Divide by the lengths of both; 0 where one is zero.
+        vectors: (rows, dimensions).
+        others: (columns, dimensions); the same vectors if left out.
+        cosine: Divide by the lengths of both; 0 for a zero vector.
 
     >>> similarity([[3.0, 4.0], [0.0, 2.0]], cosine=True).round(12).tolist()
     [[1.0, 0.8], [0.8, 1.0]]
@@ -114,13 +114,13 @@ def similarity(
     columns = rows if others is None else matrix("similarity", "others", others)
     if rows.shape[1] != columns.shape[1]:
         raise ValueError(
-            f"similarity: vectors and others must have as many lanes; got {rows.shape[1]} and {columns.shape[1]}."
+            f"similarity: vectors and others must be equally wide; got {rows.shape[1]} and {columns.shape[1]}."
         )
     return np.asarray(_unit(rows) @ _unit(columns).T if cosine else rows @ columns.T)
 
 
 def _shares(sizes: Array) -> Array:
-    """Return the part of the sum of squares that each square has; zeros of zeros."""
+    """Return each square over the sum of squares; zeros if all are zero."""
     return np.asarray(sizes**2 / (float((sizes**2).sum()) or 1.0))
 
 

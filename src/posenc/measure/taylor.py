@@ -1,4 +1,4 @@
-"""Su's Taylor view of position: which terms of f(x + p) to second order explain what positions do to a model."""
+"""Su's Taylor view of position: how much of the effect of positions each term of f(x + p) explains, to second order."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from posenc.config.values import short
 
 Array = np.ndarray
 Function = Callable[[Tensor], Tensor]  # token vectors (seq, d_model) to a scalar
-# Steps at which a second derivative is compared with a difference of first ones, the likeliest first: where a step
-# meets a kink of ReLU, or rounding, another one does not.
+# Steps for comparing a second derivative with a difference of first ones, the most suitable first: if one step meets a
+# kink of ReLU, or rounding, another one does not.
 _STEPS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-3)
 _AGREES = 1e-3
 _REMEDY = (
@@ -31,12 +31,12 @@ class TaylorTerms:
     """The terms of f(x + p) to second order.
 
     Args:
-        rows: Which tokens were displaced, (n,).
+        rows: The displaced tokens, (n,).
         constant: f(x).
         displaced: f(x + p).
-        slopes: p_m · ∇_m f, what each displacement does by itself to first order, (n,).
-        curvatures: p_m · H_mm p_m / 2, the same to second order, (n,).
-        interaction: p_m · H_mn p_n, (n, n), zero on the diagonal: the only term that sees two positions. It is
+        slopes: p_m · ∇_m f, the first-order effect of each displacement, (n,).
+        curvatures: p_m · H_mm p_m / 2, the second-order effect of each displacement, (n,).
+        interaction: p_m · H_mn p_n, (n, n), zero on the diagonal: the only term that depends on two positions. It is
             symmetric, and each pair of tokens counts once in the expansion.
     """
 
@@ -49,41 +49,41 @@ class TaylorTerms:
 
     @property
     def change(self) -> float:
-        """What the displacements do to f all together, f(x + p) - f(x)."""
+        """The effect of all displacements together, f(x + p) - f(x)."""
         return self.displaced - self.constant
 
     @property
     def totals(self) -> dict[str, float]:
-        """The sums of "slope", "curvature" and "interaction", and "remainder", what is of third order and above."""
+        """The sums of "slope", "curvature" and "interaction", and the "remainder" of third order and above."""
         terms = {"slope": self.slopes, "curvature": self.curvatures, "interaction": self.interaction / 2}
         sums = {name: float(term.sum()) for name, term in terms.items()}
         return sums | {"remainder": self.change - sum(sums.values())}
 
     @property
     def shares(self) -> dict[str, float]:
-        """How much of the change each explains; they add up to 1, one may be negative. NaN where nothing changes."""
+        """The share of the change that each term explains; they add up to 1, may be negative, NaN without a change."""
         return {name: total / self.change if self.change else float("nan") for name, total in self.totals.items()}
 
 
 def taylor_terms(function: Function, x: Tensor, p: Tensor, *, rows: Sequence[int] | None = None) -> TaylorTerms:
     """Measure the terms of f(x + p) to second order in p, each by a product of the Hessian with one displacement.
 
-    Without position in the tokens a model sees p through these terms only: those of one token say where it is, and
-    p_m · H_mn p_n is the first that sees two, so that all that is relative must come from it. Of H only products are
-    formed, one for each token: no more memory than a pass backwards takes.
+    A model without other position information depends on p only through such terms. Terms of one token depend on its
+    own position; p_m · H_mn p_n is the first that depends on two, so relative position must come from it. H is used
+    only in products, one for each token, which need no more memory than a backward pass.
 
     Args:
-        function: Maps token vectors (seq, d_model) to one number, such as a logit or a loss; a model in evaluation.
-            Differentiated twice by torch.func, with torch's own attention kernels replaced by plain products. What
-            ReLU bends is in no second derivative, and so in the remainder.
+        function: Maps token vectors (seq, d_model) to one number, such as a logit or a loss, with the model in
+            evaluation mode. torch.func differentiates it twice, with torch's own attention kernels replaced by plain
+            products. The kinks of ReLU do not appear in second derivatives, so their effect is in the remainder.
         x: Token vectors without position, (seq, d_model), float32 or float64. In float64 the second derivative is
             also compared with differences of the first one.
-        p: What position adds to them, of the same shape.
-        rows: Tokens that are displaced; all if left out.
+        p: The added position vectors, of the same shape.
+        rows: The tokens that are displaced; all if left out.
 
     Raises:
-        ValueError: The function is no finite scalar, answers otherwise when called again, does not depend on x or on
-            one of `rows`, or has no second derivative that torch finds.
+        ValueError: The function does not return a finite scalar, returns another value when called again, does not
+            depend on x or on one of `rows`, or torch finds no second derivative.
 
     Source: Su 2021, "Transformer升级之路: 1、Sinusoidal位置编码追根溯源", kexue.fm/archives/8231.
 
@@ -119,8 +119,8 @@ def taylor_terms(function: Function, x: Tensor, p: Tensor, *, rows: Sequence[int
 def interaction_block(function: Function, x: Tensor, m: int, n: int) -> Float64[Array, "d_model d_model"]:
     """Return H_mn, the second derivative of f by token m (rows) and token n (columns), (d_model, d_model).
 
-    One product with the Hessian for each lane; `diagonal_share` says how diagonal it is, which decides what p_m · H p_n
-    can say of m - n (`relative_parts`). Function and x are as in `taylor_terms`, and what is raised.
+    It takes one product with the Hessian for each dimension. `diagonal_share` measures how diagonal it is, which
+    decides how much p_m · H p_n depends on m - n (`relative_parts`). Function, x and errors are as in `taylor_terms`.
 
     >>> import torch
     >>> interaction_block(lambda z: (z[0] * z[1]).sum() + z[0, 0] * z[1, 1], torch.ones(2, 2).double(), 0, 1)
@@ -133,7 +133,7 @@ def interaction_block(function: Function, x: Tensor, m: int, n: int) -> Float64[
     _rows(who, list({m, n}), len(x))
     d_model = x.shape[1]
     moved = torch.zeros_like(x)
-    moved[[m, n]] = (torch.arange(1.0, d_model + 1, dtype=torch.float64) ** 2).sin().to(x)  # lanes all differ from 0
+    moved[[m, n]] = (torch.arange(1.0, d_model + 1, dtype=torch.float64) ** 2).sin().to(x)  # no dimension is 0
     units = torch.zeros(d_model, *x.shape, dtype=x.dtype, device=x.device)
     units[range(d_model), m, range(d_model)] = 1.0
     with sdpa_kernel(SDPBackend.MATH):
@@ -146,10 +146,10 @@ def interaction_block(function: Function, x: Tensor, m: int, n: int) -> Float64[
 
 
 def _rows(who: str, rows: Sequence[int] | None, n: int) -> list[int]:
-    """Return which tokens are meant."""
+    """Return the indices of the chosen tokens."""
     found = list(range(n)) if rows is None else list(rows)
     if any(isinstance(row, bool) or not isinstance(row, Integral) for row in found):
-        raise TypeError(f"{who}: tokens must be named by integers; got {short(found)}. Count them from 0.")
+        raise TypeError(f"{who}: tokens must be integers, counted from 0; got {short(found)}.")
     if not found or len(set(found)) < len(found) or not 0 <= min(found) <= max(found) < n:
         raise ValueError(f"{who}: tokens must be from 0 to {n - 1}, at least one and each once; got {short(found)}.")
     return [int(row) for row in found]
@@ -174,7 +174,7 @@ def _check_tokens(who: str, x: Tensor, p: Tensor) -> None:
 
 @torch.no_grad()
 def _number(who: str, function: Function, x: Tensor) -> float:
-    """Return a function's value at x; raise where it is no finite scalar, or another one when called again."""
+    """Return a function's value at x; raise if it is not a finite scalar, or differs when called again."""
     value: object = function(x)
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
         kind = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -186,22 +186,24 @@ def _number(who: str, function: Function, x: Tensor) -> float:
         raise ValueError(f"{who}: the function must be finite; got {first}.")
     if abs(first - again) > 1e-4 * max(abs(first), abs(again)):
         raise ValueError(
-            f"{who}: the function must answer the same when asked again; got {first:.6g} and {again:.6g}. Switch "
+            f"{who}: the function must return the same value when called again; got {first:.6g} and {again:.6g}. Turn "
             "dropout off with model.eval()."
         )
     return first
 
 
 def _check_depends(who: str, function: Function, moved: Tensor, row: int, back: Tensor, *found: Tensor) -> None:
-    """Raise where derivatives by a token are all zero, and putting the token of `moved` back changes nothing either."""
+    """Raise if all derivatives by a token are zero, and moving that token back changes nothing either."""
     without = moved.clone()
     without[row] = back
     if not any(t.any() for t in found) and _number(who, function, without) == _number(who, function, moved):
-        raise ValueError(f"{who}: the function does not depend on token {row}, which it may not see. Leave it out.")
+        raise ValueError(
+            f"{who}: the function does not depend on token {row}, perhaps because of a mask. Leave it out."
+        )
 
 
 def _second(who: str, function: Function, x: Tensor, direction: Tensor) -> tuple[Tensor, Function]:
-    """Return the gradient at x and products with the Hessian, checked along one direction."""
+    """Return the gradient at x, and a function for products with the Hessian, checked along one direction."""
     slope_at = grad(lambda z: function(z).reshape(()))
     try:
         slope, back = vjp(slope_at, x)[:2]
@@ -210,35 +212,35 @@ def _second(who: str, function: Function, x: Tensor, direction: Tensor) -> tuple
         reason = short(str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise ValueError(f"{who}: the function has no second derivative in torch ({reason}). {_REMEDY}.") from error
     if not (slope.isfinite().all() and bent.isfinite().all()):
-        raise ValueError(f"{who}: the function's derivatives at x are not finite. Move x off that point.")
+        raise ValueError(f"{who}: the function's derivatives at x are not finite. Choose another x.")
     if not bent.any():
         _check_flat(who, x, direction, slope, slope_at)
     elif x.dtype == torch.float64 and not _agrees(slope_at, x, direction, bent):
         raise ValueError(
-            f"{who}: the function's second derivative is not how its first one changes, which a hand-written backward "
-            f"pass or a kink just at x makes. {_REMEDY}."
+            f"{who}: the function's second derivative differs from the change of its first one, because of a "
+            f"hand-written backward pass or a kink exactly at x. {_REMEDY}."
         )
     return slope, lambda v: back(v)[0].detach()
 
 
 def _check_flat(who: str, x: Tensor, p: Tensor, slope: Tensor, slope_at: Function) -> None:
-    """Refuse a second derivative of zero where it does not come from a function that is linear along p."""
+    """Raise if the second derivative is zero although the function is not linear along p."""
     far = 2 * max(float(x.abs().max()), 1.0) / max(float(p.abs().max()), 1e-30)
     elsewhere = torch.stack([slope_at(x + step * p).detach() for step in (1.0, -1.0, far, -far)])
     if not slope.any() and not elsewhere.any():
         raise ValueError(
-            f"{who}: the function has no gradient, neither at x nor around it: it does not depend on x, or hides "
-            "that by detach(), no_grad() or argmax. Compute it from its argument only."
+            f"{who}: the function has no gradient, neither at x nor around it: it does not depend on x, or cuts "
+            "the graph by detach(), no_grad() or argmax. Compute it from its argument only."
         )
     if not torch.allclose(elsewhere, slope.expand_as(elsewhere), rtol=1e-4, atol=1e-6 * float(slope.abs().max())):
         raise ValueError(
-            f"{who}: the function's second derivative is zero at x though it bends elsewhere, as a network of ReLU "
-            f"alone does, which is linear in pieces. {_REMEDY}."
+            f"{who}: the function's second derivative is zero at x although its gradient changes elsewhere, as in a "
+            f"network with only ReLU, which is piecewise linear. {_REMEDY}."
         )
 
 
 def _agrees(slope_at: Function, x: Tensor, direction: Tensor, bent: Tensor) -> bool:
-    """Return whether the gradient changes along a direction as the Hessian says."""
+    """Return whether the change of the gradient along a direction agrees with the Hessian."""
     unit = max(float(x.abs().max()), 1.0) / float(direction.abs().max())
     for h in (step * unit for step in _STEPS):
         there, here = slope_at(x + h * direction).detach(), slope_at(x - h * direction).detach()

@@ -1,4 +1,4 @@
-"""Check what measurements are asked for: numbers, counts and sizes. An error names the function and its argument."""
+"""Check the arguments of measurements: numbers, counts and sizes. An error names the function and the argument."""
 
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
@@ -11,14 +11,14 @@ from torch import Tensor
 from posenc.config.values import short
 
 Array = np.ndarray
-Numbers = float | int | np.generic | Array | Tensor | Sequence[Any]  # one, or some in a row
+Numbers = float | int | np.generic | Array | Tensor | Sequence[Any]  # one number, or an array of them
 
 
 def numbers(who: str, name: str, values: Any, form: str, fits: Callable[[tuple[int, ...]], bool]) -> Array:
     """Return finite real numbers as an array; integers stay integers.
 
-    The words of `form` say what they must be or have, and `fits` whether an array of that shape is so; an empty one
-    never is.
+    `form` describes the required shape for the error message, after "must"; `fits` returns whether a shape is allowed.
+    Empty arrays never are.
     """
     given = values.detach().cpu() if isinstance(values, Tensor) else values
     try:
@@ -47,7 +47,7 @@ def reals(who: str, name: str, values: Numbers) -> Float64[Array, " n"]:
 
 
 def matrix(who: str, name: str, values: Any) -> Float64[Array, "rows columns"]:
-    """Return a table as a float64 array, checked as by `numbers`; one in float64 is not copied."""
+    """Return a table as a float64 array, checked as by `numbers`; a float64 array is not copied."""
     found = numbers(who, name, values, "have two dimensions, rows and columns", lambda shape: len(shape) == 2)
     return found.astype(np.float64, copy=False)
 

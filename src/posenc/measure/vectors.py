@@ -1,4 +1,4 @@
-"""What an encoding makes of a position: lanes, pairs as complex numbers, points in space, and how alike two are."""
+"""The vector of a position: its dimensions, pairs as complex numbers, points in space, and similarities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from posenc.measure import asking
 from posenc.measure.tables import similarity
 from posenc.measure.values import Array, Numbers
 
-_UNIT = float(np.log(np.expm1(1.0)))  # its softplus is 1
+_UNIT = float(np.log(np.expm1(1.0)))  # softplus(_UNIT) = 1
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Dot products of the vector of one position with others, and their cosines; 0 where a vector is zero."""
+    """Dot products of one position's vector with others, and their cosines; 0 for a zero vector."""
 
     dot: Float64[Array, " n"]
     cosine: Float64[Array, " n"]
@@ -29,17 +29,17 @@ class Distances:
 
 @torch.no_grad()
 def heat_map(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0) -> Float64[Array, "n lanes"]:
-    """Return a row of lanes for each position, as the encoding's own code makes them.
+    """Return one row per position with the values of all dimensions, computed by the encoding's own code.
 
-    Of an encoding that adds vectors, these; of one that does something else to tokens, what becomes of a token of ones;
-    of one that rotates queries and keys, what becomes of a query with 1 in the first lane of each pair: cosines stay
-    there, sines come to the second lanes, and lanes that are not rotated are 0.
+    If the encoding adds vectors, a row is that vector. If it changes tokens in another way, a row is the output for a
+    token of ones. If it rotates queries and keys, a row is a rotated query with 1 in the first dimension of each pair:
+    cosines in the first dimensions, sines in the second, and 0 in dimensions that are not rotated.
 
     Args:
-        encoding: Adds to tokens, or rotates pairs of lanes.
-        pos: A number or (n,) of them; (n, n_axes) where there are several axes.
-        head: Of the key heads, where each has a rotation of its own.
-        layer: Whose encoding is meant, where layers have their own.
+        encoding: One that adds to tokens, or rotates pairs of dimensions.
+        pos: A number or (n,) numbers; (n, n_axes) if there are several axes.
+        head: The key head, if each has its own rotation.
+        layer: The layer, if each has its own encoding.
 
     >>> from posenc import RoPE, Integer
     >>> heat_map(Integer(d_model=2), [0, 3]).tolist()
@@ -63,8 +63,8 @@ def heat_map(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0)
 def by_pair(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0) -> Complex128[Array, "n n_pairs"]:
     """Return cos + i sin of each pair's angle at each position, times its gain and amplitude.
 
-    The encoding rotates pairs of lanes, or adds sines and cosines. Of lanes of several axes those of axis 0 come first;
-    a last sine without a cosine is left out. Positions, head and layer are as in `heat_map`.
+    The encoding must rotate pairs of dimensions, or add sines and cosines. With several axes the pairs of axis 0 come
+    first; a last sine without a cosine is left out. Positions, head and layer are as in `heat_map`.
 
     >>> from posenc import RoPE
     >>> by_pair(RoPE(head_dim=2), [0, 1]).round(4).tolist()
@@ -83,9 +83,9 @@ def by_pair(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0) 
 def points(
     encoding: Encoding, pos: Numbers, lanes: Sequence[int] = (0, 1), *, head: int = 0, layer: int = 0
 ) -> Float64[Array, "n lanes"]:
-    """Return positions as points in the plane or in space: two or three lanes of the heat map.
+    """Return positions as points in the plane or in space: two or three columns of the heat map.
 
-    A negative lane counts from the end. The other arguments are those of `heat_map`.
+    A negative column counts from the end. The other arguments are those of `heat_map`.
 
     >>> from posenc import Binary
     >>> points(Binary(d_model=4), [1, 2, 3], (2, 3)).tolist()
@@ -103,9 +103,9 @@ def points(
 
 
 def by_distance(encoding: Encoding, middle: Numbers, pos: Numbers, *, head: int = 0, layer: int = 0) -> Distances:
-    """Return how alike the vector of one position and those of others are, by dot product and cosine.
+    """Return the dot products and cosines of one position's vector with the vectors of others.
 
-    The vectors are those of `heat_map`, with its arguments; `middle` is one position, a number or (n_axes,) numbers.
+    Vectors and arguments are those of `heat_map`; `middle` is one position, a number or (n_axes,) numbers.
 
     >>> from posenc import RoPE
     >>> by_distance(RoPE(head_dim=2), 5, [4, 5]).dot.round(4).tolist()  # cos(1), and 1
@@ -115,7 +115,7 @@ def by_distance(encoding: Encoding, middle: Numbers, pos: Numbers, *, head: int 
     one = asking.read_positions("by_distance", encoding, np.atleast_2d(middle) if np.ndim(middle) else middle, "middle")
     if len(one) != 1:
         raise ValueError(f"by_distance: middle must be one position; got {len(one)} of them.")
-    both = torch.cat((others, one))  # an image has the middle among its tokens, and not a second time
+    both = torch.cat((others, one))  # an image may not contain the middle position twice
     where = int((both == one).reshape(len(both), -1).all(-1).nonzero()[0])
     rows = heat_map(encoding, both[: max(len(others), where + 1)], head=head, layer=layer)
     column, chosen = rows[: len(others)], rows[where : where + 1]
@@ -123,47 +123,49 @@ def by_distance(encoding: Encoding, middle: Numbers, pos: Numbers, *, head: int 
 
 
 def _ask(who: str, encoding: Encoding, pos: Numbers) -> tuple[Encoding, Placed, list[tuple[Any, Placed]]]:
-    """Return the model in float64, what it placed, and those members of its first layer that embed."""
+    """Return the model in float64, its placed positions, and the members of its first layer that embed."""
     at = asking.read_positions(who, encoding, pos)
     model = asking.exact(encoding, at)
     if model.reads_x:
-        raise ValueError(f"{who}: {model.name} reads the tokens, so a position by itself makes no numbers.")
+        raise ValueError(f"{who}: {model.name} reads the tokens, so a position has no vector of its own.")
     placed = asking.place(model, at)
     return model, placed, asking.embedding(*model.layer(0, placed)) if asking.embeds(model, at) else []
 
 
 def _only_rotation(who: str, head: int, encoding: Encoding, placed: Placed) -> tuple[Any, Placed, int]:
-    """Return the one member that rotates pairs of lanes, its part of what was placed, and its number of heads."""
-    found = [(e, p) for e, p in asking.turning(encoding, placed) if isinstance(e, (Rotary, PoPE))]
+    """Return the one member that rotates pairs of dimensions, its placed positions, and its number of heads."""
+    found = [(e, p) for e, p in asking.rotating(encoding, placed) if isinstance(e, (Rotary, PoPE))]
     if len(found) != 1:
-        lacks = "neither adds vectors to tokens nor rotates pairs of lanes"
+        lacks = "neither adds vectors to tokens nor rotates pairs of dimensions"
         why = f"has {len(found)} rotations at once" if found else lacks
         raise ValueError(f"{who}: {encoding.name} {why}, so there is nothing to show by position.")
     n_heads = found[0][0].n_kv_heads or 1
     if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < n_heads:
-        raise ValueError(f"{who}: head must be one of 0..{n_heads - 1}, whose rotations differ; got head={head!r}.")
+        raise ValueError(
+            f"{who}: head must be one of 0..{n_heads - 1}, the heads with their own rotations; got head={head!r}."
+        )
     return *found[0], int(n_heads)
 
 
 def _waves(who: str, members: Any) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines (n, n_pairs) of the one member that adds them, or rotates tokens by them."""
+    """Return the cosines and sines (n, n_pairs) of the one member that adds them, or rotates tokens by them."""
     encoding, placed = members[0]
     if len(members) == 1 and isinstance(encoding, ComplexOrder):
         return placed.parts[0], placed.parts[1]
     if len(members) != 1 or not isinstance(encoding, (Sinusoidal, SinusoidalND, NeRFFourier, GaussianFourier, TAPE)):
         names = " and ".join(e.name for e, _ in members)
-        raise ValueError(f"{who}: {names} has no pairs of lanes that hold a sine and a cosine; take heat_map.")
+        raise ValueError(f"{who}: {names} has no pairs of a sine and a cosine; use heat_map.")
     cos_lanes, sin_lanes = wave_lanes(encoding)
     return placed.parts[0][:, cos_lanes], placed.parts[0][:, sin_lanes]
 
 
 def wave_lanes(encoding: Any) -> tuple[Tensor, Tensor]:
-    """Return which lanes of an encoding that adds waves hold cosines, and which their sines, (n_pairs,) each.
+    """Return the dimensions of an additive encoding that hold cosines, and those of their sines, (n_pairs,) each.
 
-    At position 0 cosines are not zero, and sines and lanes that hold nothing are. Of several axes those of axis 0 come
-    first; a last sine without a cosine is left out.
+    They are found at position 0, where cosines are not zero, but sines and unused dimensions are. With several axes
+    those of axis 0 come first; a last sine without a cosine is left out.
     """
     origin = torch.zeros((1, encoding.n_axes) if encoding.n_axes > 1 else 1, dtype=torch.float64)
-    still = encoding.vectors(origin)[0] == 0
-    cos_lanes, sin_lanes = (lanes.nonzero()[:, 0] for lanes in (~still, still))
+    zero = encoding.vectors(origin)[0] == 0
+    cos_lanes, sin_lanes = (lanes.nonzero()[:, 0] for lanes in (~zero, zero))
     return cos_lanes, sin_lanes[: len(cos_lanes)]

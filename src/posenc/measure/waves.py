@@ -1,4 +1,4 @@
-"""The waves of an encoding: how fast each pair of lanes is rotated, and what the pairs add up to by distance."""
+"""The waves of an encoding: the frequency of each pair of dimensions, and sums over the pairs by distance."""
 
 import math
 from collections.abc import Callable
@@ -17,20 +17,22 @@ from posenc.measure.values import Array, Numbers, reals
 from posenc.precision import phase_error
 
 OfDistance = Callable[[Array], Array]
-_ROWS = 2**20  # cosines formed at once: 8 MB
-_TOLERANCE = 1e-9  # radians, or of a lane; what is further from sines and cosines of pos @ frequencies is none
-_MOST = 10**7  # samples of a function whose zeros are sought
+_ROWS = 2**20  # cosines computed together: 8 MB
+_TOLERANCE = (
+    1e-9  # radians, or units of a vector, by which numbers may differ from sines and cosines of pos @ frequencies
+)
+_MOST = 10**7  # samples of a function in the search for its zeros
 
 
 def frequencies_of(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"]:
-    """Return the radians per position of each pair of lanes, on each axis, as they stand.
+    """Return the frequency of each pair of dimensions on each axis, in radians per position.
 
-    Of a rotary encoding they are those of its tables; of an additive one those of the sines in its vectors, in the
-    order of their lanes, whether they have a cosine or not.
+    For a rotary encoding these are the frequencies of its tables; for an additive one those of the sines in its
+    vectors, in order, with or without a cosine.
 
-    The encoding rotates pairs of lanes by pos @ frequencies, or adds their sines and cosines (`Sinusoidal`, `TAPE`,
-    `GaussianFourier`, ..), for a length that is known; `resolve` makes it known. Heads come first where each has its
-    own.
+    The encoding must rotate pairs by pos @ frequencies, or add their sines and cosines (`Sinusoidal`, `TAPE`,
+    `GaussianFourier`, ..), and be resolved if it depends on the length. Heads come first if each has its own
+    frequencies.
 
     >>> from posenc import RoPE
     >>> frequencies_of(RoPE(head_dim=4))
@@ -46,19 +48,19 @@ def frequencies_of(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"
         elif isinstance(encoding, ComplexOrder):
             found = encoding.inv_freq[None]
         elif isinstance(encoding, Time2Vec):
-            found = encoding.inv_freq[None, 1:]  # lane 0 is a line
+            found = encoding.inv_freq[None, 1:]  # dimension 0 is linear
     if isinstance(encoding, Additive) and encoding.accepts_real and found is None:
         found = _of_vectors(encoding)
     if found is None:
         raise ValueError(
-            f"frequencies_of: {encoding.name} has no wavelengths, because its numbers are no sines and cosines of "
+            f"frequencies_of: {encoding.name} has no wavelengths, because its numbers are not sines and cosines of "
             "frequencies times positions. Pass a rotary encoding, or a sinusoidal one."
         )
     return found.detach().double().cpu().numpy()
 
 
 def wavelengths(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"]:
-    """Return the positions per turn of each pair, on each axis; infinite where a pair stands still.
+    """Return the wavelength of each pair on each axis, in positions per full rotation; infinite for frequency 0.
 
     >>> from posenc import RoPE
     >>> wavelengths(RoPE(head_dim=4)).round(2)
@@ -69,7 +71,7 @@ def wavelengths(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"]:
 
 
 def turns(encoding: Encoding, length: float | int) -> Float64[Array, "*heads n_axes n_pairs"]:
-    """Return how often each pair comes round within a length in positions: the length over the wavelength.
+    """Return the number of full rotations of each pair within a length in positions: the length over the wavelength.
 
     >>> from posenc import RoPE
     >>> turns(RoPE(head_dim=4), 4096).round(2)
@@ -79,12 +81,12 @@ def turns(encoding: Encoding, length: float | int) -> Float64[Array, "*heads n_a
 
 
 def dot_by_distance(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"]:
-    """Return the sum over the pairs of cos(distance · frequency), exact for the finite sum.
+    """Return the sum over the pairs of cos(distance · frequency).
 
     It is the dot product of two sinusoidal vectors, and the score of q = k = (1, 0, 1, 0, ..) under RoPE. In float64
-    a term is off by 1e-16 times its angle: 1e-10 at a distance of a million.
+    the error of a term is 1e-16 times its angle: 1e-10 at a distance of a million.
 
-    Frequencies are radians per position, one a pair, or one row of `frequencies_of`; distances are (n,) positions, and
+    Frequencies are radians per position, one per pair, or one row of `frequencies_of`. Distances are (n,) positions;
     negative ones look ahead.
 
     >>> dot_by_distance([1.0, 0.01], [0, 1]).round(4)
@@ -96,7 +98,7 @@ def dot_by_distance(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"
 def cosine_by_distance(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"]:
     """Return the cosine of the angle between two sinusoidal vectors: `dot_by_distance` over the number of pairs.
 
-    Every sinusoidal vector has the length of the root of its pairs, because each has a sine and a cosine.
+    The squared length of a sinusoidal vector is its number of pairs, because each pair is a sine and a cosine.
 
     >>> cosine_by_distance([1.0, 0.01], 1).round(4)
     array([0.7701])
@@ -107,10 +109,11 @@ def cosine_by_distance(inv_freq: Numbers, distance: Numbers) -> Float64[Array, "
 def decay_bound(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"]:
     """Return the mean over j = 1 .. n_pairs of |sum over the first j pairs of exp(i · distance · frequency)|.
 
-    Times the largest step between neighbouring products of q and k it bounds their score under RoPE: the argument of
-    Su 2021 (2104.09864), section 3.4.3, for scores that fall with the distance. The bound falls; scores need not.
+    Multiplied by the largest step between products of q and k of neighbouring pairs, it bounds the score under RoPE.
+    This is the argument of Su 2021 (2104.09864), section 3.4.3, that scores fall with distance. The bound falls; scores
+    need not.
 
-    The arguments are those of `dot_by_distance`, the fastest pair first, as summation by parts takes them.
+    The arguments are those of `dot_by_distance`, with the fastest pair first, in the order of the summation by parts.
 
     >>> decay_bound([1.0, 0.01], 0)
     array([1.5])
@@ -121,14 +124,14 @@ def decay_bound(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"]:
 def zeros(
     function_of_distance: OfDistance, start: float | int, end: float | int, *, step: float | int = 0.5
 ) -> Float64[Array, " n"]:
-    """Return where a function of the distance changes its sign, to the last bits, and samples at which it is zero.
+    """Return the distances where a function changes its sign, to the last bits, and samples at which it is zero.
 
     Args:
-        function_of_distance: From distances (n,) to real numbers (n,), as `lambda x: continuous_limit(x).real`.
-        start: Where to begin, in positions.
-        end: Where to end.
-        step: Between samples; of two changes that are nearer than that, both may be missed. Half a position is enough
-            for frequencies up to 1. From start to end there are at most ten million.
+        function_of_distance: Maps distances (n,) to real numbers (n,), such as `lambda x: continuous_limit(x).real`.
+        start: The first distance, in positions.
+        end: The last distance.
+        step: The distance between samples; two sign changes within one step may both be missed. Half a position is
+            enough for frequencies up to 1. At most ten million samples are allowed.
 
     >>> zeros(np.cos, 0.0, 5.0).round(6)
     array([1.570796, 4.712389])
@@ -136,7 +139,7 @@ def zeros(
     (low, high), step = reals("zeros", "start and end", [start, end]), size("zeros", "step", step)
     if not low < high or (high - low) / step > _MOST:
         raise ValueError(
-            f"zeros: end must be behind start, at most {_MOST:,} steps away; got start={start}, end={end}, step={step}."
+            f"zeros: end must be after start, by at most {_MOST:,} steps; got start={start}, end={end}, step={step}."
         )
     pos = np.linspace(low, high, 2 + math.ceil((high - low) / step))
     value = _ask(function_of_distance, pos)
@@ -162,7 +165,7 @@ def _ask(function: OfDistance, pos: Array) -> Array:
 
 
 def _over_angles(who: str, inv_freq: Numbers, distance: Numbers, function: OfDistance) -> Array:
-    """Apply a function of angles (n, n_pairs) to some distances at a time, so that a million fit."""
+    """Apply a function of angles (n, n_pairs) to some distances at a time, so that a million fit into memory."""
     row = isinstance(inv_freq, (Tensor, np.ndarray)) and inv_freq.ndim == 2 and len(inv_freq) == 1
     speeds = reals(who, "inv_freq", inv_freq[0] if row else inv_freq)  # type: ignore[index]
     every, rows = reals(who, "distance", distance), max(1, _ROWS // len(speeds))
@@ -170,7 +173,7 @@ def _over_angles(who: str, inv_freq: Numbers, distance: Numbers, function: OfDis
 
 
 def _of_tables(encoding: Encoding) -> Tensor | None:
-    """Return the frequencies that a rotary encoding gives, unless its tables hold other angles."""
+    """Return the frequencies of a rotary encoding; None if its tables hold other angles."""
     try:
         inv_freq: Tensor = encoding.frequencies().detach().double().cpu()  # type: ignore[operator]
     except NotImplementedError:
@@ -179,15 +182,15 @@ def _of_tables(encoding: Encoding) -> Tensor | None:
     n = inv_freq.shape[-2]
     placed = encoding.place(pos[:, None].expand(-1, n) if n > 1 else pos, dtype=torch.float64)
     cos, sin = (t.detach().cpu().reshape(len(pos), -1) for t in placed.parts[:2])
-    flat = inv_freq.sum(-2).flatten()  # all axes move at once
-    flat = flat.repeat(max(cos.shape[-1] // len(flat), 1))  # heads may share them
+    flat = inv_freq.sum(-2).flatten()  # all axes have the same position
+    flat = flat.repeat(max(cos.shape[-1] // len(flat), 1))  # heads may share frequencies
     if cos.shape[-1] != len(flat) or bool(phase_error(cos, sin, pos, flat).max() > _TOLERANCE):
         return None
     return inv_freq
 
 
 def _of_vectors(encoding: Additive) -> Tensor | None:
-    """Return the slopes of the sines at position 0, unless the vectors are no sines and cosines of them."""
+    """Return the slopes of the sines at position 0; None if the vectors are not sines and cosines of them."""
     n = encoding.n_axes
 
     def vectors(pos: Tensor) -> Tensor:
@@ -201,13 +204,13 @@ def _of_vectors(encoding: Additive) -> Tensor | None:
     with torch.no_grad():
         sines = vectors(origin)[0] == 0
         inv_freq = slopes[sines]  # (n_sines, n_axes)
-        # each wave where it is far from a line, and all of them at places that tell axes apart
+        # positions where each wave is far from linear, and positions that distinguish the axes
         own = inv_freq * (1.3 / inv_freq.square().sum(-1, keepdim=True)).nan_to_num(0, 0, 0)
         shared = torch.tensor([[0.7], [1.9], [5.3]], dtype=torch.float64) ** torch.linspace(0.5, 1.5, n)
         pos = torch.cat((own, shared))
         found, angle = vectors(pos), pos @ inv_freq.T
-        room = _TOLERANCE + 1e-14 * angle.abs()  # of one wave's place, where another has come round often
+        room = _TOLERANCE + 1e-14 * angle.abs()  # more tolerance for waves with large angles
         near = (found[:, sines] - angle.sin()).abs() < room
         cosines = (found[:, ~sines, None] - angle.cos()[:, None]).abs() < room[:, None]
-        fit = bool(near.all()) and bool(cosines.all(0).any(-1).all())  # each cosine is that of one of the waves
+        fit = bool(near.all()) and bool(cosines.all(0).any(-1).all())  # each cosine belongs to one of the sines
     return inv_freq.T if len(inv_freq) and fit else None

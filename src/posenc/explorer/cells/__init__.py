@@ -1,4 +1,4 @@
-"""Why a cell of a picture has its value: the lines of the definition with the numbers put in."""
+"""Explain the value of a cell: the lines of the definition with the numbers substituted."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,14 +24,14 @@ def explain(view: str, encoding: Encoding, formula: str, asked: Asked, row: floa
 
     Args:
         view: A key of `EXPLAINED`.
-        encoding: As the view has it.
-        formula: The mathematics in one line.
+        encoding: The encoding of the view.
+        formula: The encoding's formula in one line.
         asked: The values of the view's controls.
-        row: What the cell's row stands for: a position; the number of a curve.
-        column: What its column stands for: a lane, a pair, a position, a distance.
+        row: The value of the cell's row: a position, or the index of a curve.
+        column: The value of its column: a lane, a pair, a position or a distance.
 
     Raises:
-        ValueError: There is no such cell, or the view explains none.
+        ValueError: There is no such cell, or the view does not explain its cells.
     """
     if view not in EXPLAINED:
         raise ValueError(f"{_WHO}: view must be one of {', '.join(EXPLAINED)}; got {short(view)}.")
@@ -74,13 +74,13 @@ def _bias(encoding: Encoding, formula: str, asked: Asked, row: float, column: fl
     end = asked["length"]
     if asked["draw"] == "matrix":
         q_pos, k_pos = _whole("row", row, end), _whole("column", column, end)
-        with profile.Draws() as seen:  # a text has the length that it has in the picture
+        with profile.Draws() as seen:  # the text is as long as in the picture
             values = measure.bias_matrix(encoding, [q_pos, end - 1], [k_pos, end - 1])[:, 0, 0]
         head = _whole("head", asked["head"], len(values))
     else:
         if not -end < column < end or column != int(column):
             raise ValueError(f"{_WHO}: column must be a distance within {end:,}; got {column:g}.")
-        q_pos, k_pos = end - 1, end - 1 - int(column)  # where the query of the curves stands
+        q_pos, k_pos = end - 1, end - 1 - int(column)  # the query position of the curves
         last = 1 - end if asked["ahead"] else 0
         with profile.Draws() as seen:
             values = measure.bias_curve(encoding, [int(column), last], q_pos=q_pos)[:, 0]
@@ -102,21 +102,21 @@ def _wavelengths(encoding: Encoding, formula: str, asked: Asked, row: float, col
     line, pair = _whole("row", row, len(flat)), _whole("column", column, flat.shape[1])
     frequency = abs(float(flat[line, pair]))
     why = Explanation(formula, float(measure.wavelengths(encoding).reshape(flat.shape)[line, pair]))
-    why.say(f"Pair {pair} has the frequency {number(frequency)} radians per position.")
+    why.step(f"Pair {pair} has the frequency {number(frequency)} radians per position.")
     if frequency == 0:
-        why.say("It stands still, so it has no wavelength.")
+        why.step("It does not rotate, so it has no wavelength.")
         return why
     length = 2 * np.pi / frequency
     why.end(length, f"A rotation is 2π radians: 2π / {number(frequency)} = {number(length)} positions.")
-    why.say(f"Within {asked['length']:,} positions it makes {number(asked['length'] / length)} rotations.")
+    why.step(f"Within {asked['length']:,} positions it makes {number(asked['length'] / length)} rotations.")
     return why
 
 
 def _whole(name: str, value: float, end: int) -> int:
-    """Return a whole number from 0 to end - 1.
+    """Return a number as an integer from 0 to end - 1.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The number is not whole or out of range.
     """
     if value != int(value) or not 0 <= value < end:
         raise ValueError(f"{_WHO}: {name} must be a whole number from 0 to {end - 1:,}; got {value:g}.")

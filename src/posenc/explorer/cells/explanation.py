@@ -1,4 +1,4 @@
-"""What an explanation is: sentences with the numbers put in, of which those of a definition are its own lines."""
+"""An explanation: sentences with the numbers substituted. The lines of a definition become steps unchanged."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,18 +13,18 @@ from posenc.definitions.written import number, sum_sentences
 
 Floats = NDArray[np.float64]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-CLOSE = 1e-8  # of the larger number: the definition's and the picture's are the same
+CLOSE = 1e-8  # relative difference up to which the definition and the picture agree
 
 
 @dataclass
 class Explanation:
-    """Why one cell of a picture has its value.
+    """The steps that lead to the value of one cell.
 
     Args:
-        formula: The mathematics in one line.
-        value: The number of the picture.
-        steps: Sentences, each with the numbers put in, ending in the value.
-        result: The number that the last step arrives at; None where there is no definition.
+        formula: The encoding's formula in one line.
+        value: The number in the picture.
+        steps: Sentences with the numbers substituted; the last one ends in the value.
+        result: The result of the last step; None if there is no definition.
     """
 
     formula: str
@@ -32,46 +32,46 @@ class Explanation:
     steps: list[str] = field(default_factory=list)
     result: float | None = None
 
-    def say(self, *sentences: str) -> None:
+    def step(self, *sentences: str) -> None:
         """Add steps."""
         self.steps += sentences
 
     def follow(self, define: partial[Any], cell: tuple[int, ...], *args: Any) -> float:
-        """Add the lines of a definition that lead to one element of its result, and return that."""
+        """Add the lines of a definition that lead to one element of its result; return that element."""
         out, steps = follow(define.func, cell, *args, **define.keywords)
-        self.say(*(sentence for step in steps for sentence in step.sentences()))
+        self.step(*(sentence for step in steps for sentence in step.sentences()))
         self.result = float(np.asarray(out[0] if isinstance(out, tuple) else out)[cell])
         return self.result
 
     def add(self, terms: Floats, what: str, names: list[str]) -> float:
-        """Add the sentences of a sum, and return it."""
-        self.say(*sum_sentences(terms, what, names))
+        """Add the sentences of a sum; return the sum."""
+        self.step(*sum_sentences(terms, what, names))
         self.result = float(terms.sum())
         return self.result
 
     def dot(self, a: Floats, b: Floats, what: str) -> float:
-        """Add the sentences of a product of two vectors (n,), and return it."""
+        """Add the sentences of the dot product of two vectors (n,); return the product."""
         names = [f"lane {i}, {number(x)} · {number(y)}" for i, (x, y) in enumerate(zip(a, b, strict=True))]
         return self.add(a * b, what, names)
 
     def end(self, result: float, sentence: str) -> None:
-        """Add the step that arrives at a number."""
+        """Add the step with the final result."""
         self.result = result
-        self.say(sentence)
+        self.step(sentence)
 
     def rounded(self) -> "Explanation":
-        """Add what becomes of the value in each precision."""
+        """Add the value rounded to each precision."""
         parts = (f"{number(float(torch.tensor(self.value).double().to(d)))} in {name}" for name, d in DTYPES.items())
-        self.say(f"Rounded: {', '.join(parts)}.")
+        self.step(f"Rounded: {', '.join(parts)}.")
         return self
 
     def or_code(self, name: str) -> "Explanation":
-        """Replace the steps where they do not arrive at the value: there is no definition, or it has another number."""
+        """Replace the steps if they do not lead to the value: there is no definition, or its result differs."""
         if self.result is None or abs(self.result - self.value) > CLOSE * max(1.0, abs(self.value)):
             self.result = None
-            self.steps = [f"{name} computes it by the formula above: its own code gives {number(self.value)}."]
+            self.steps = [f"{name} computes it by the formula above: its code returns {number(self.value)}."]
         return self
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the explanation as JSON values."""
         return {"formula": self.formula, "steps": self.steps, "value": self.value}

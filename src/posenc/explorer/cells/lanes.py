@@ -1,4 +1,4 @@
-"""Why a lane, or a pair of lanes, of a position has its number."""
+"""Explain the value of one lane, or one pair, at one position of the heat map."""
 
 from typing import Any
 
@@ -13,46 +13,49 @@ from posenc.encoding import Encoding
 from posenc.encodings import CPVT
 from posenc.explorer.cells.explanation import Explanation, Floats
 from posenc.families import Rotary
-from posenc.measure.asking import embedding, embeds, exact, pairs_of, place, read_positions, turning
+from posenc.measure.asking import embedding, embeds, exact, pairs_of, place, read_positions, rotating
 from posenc.measure.vectors import wave_lanes
 
-_MOST_AROUND = 4096  # positions that are looked at together
+_MOST_AROUND = 4096  # positions computed together
 _WHO = "explore"
 
 
 def lanes_at(encoding: Encoding, pos: NDArray[np.int64], end: int, head: int) -> Floats:
-    """Return rows of the heat map; of all positions where what stands next to one counts.
+    """Return rows of the heat map; compute all positions if the neighbours of a position matter.
 
     Raises:
-        ValueError: It counts, and there are too many.
+        ValueError: Neighbours matter, and there are too many positions.
     """
     if not looks_around(encoding):
         return measure.heat_map(encoding, pos, head=head)
     if end > _MOST_AROUND:
-        raise ValueError(f"{_WHO}: length must be at most {_MOST_AROUND:,} for {encoding.name}, which looks around.")
+        raise ValueError(
+            f"{_WHO}: length must be at most {_MOST_AROUND:,} for {encoding.name}, whose values depend on neighbouring "
+            f"positions; got {end:,}."
+        )
     found: Floats = measure.heat_map(encoding, np.arange(end), head=head)[pos]
     return found
 
 
 def looks_around(encoding: Encoding) -> bool:
-    """Return whether what an encoding makes of a position depends on those next to it."""
+    """Return whether an encoding's values at a position depend on neighbouring positions."""
     return any(isinstance(m, CPVT) for m in encoding.modules())
 
 
 def explain_lane(encoding: Encoding, formula: str, pos: int, lane: int, head: int, end: int) -> Explanation:
-    """Explain a lane of the heat map at one position.
+    """Explain one lane of the heat map at one position.
 
     Args:
-        encoding: As the picture has it.
-        formula: The mathematics in one line.
-        pos: Of the row.
-        lane: Of the column.
-        head: Of the key heads.
-        end: How many positions the picture has.
+        encoding: The encoding of the picture.
+        formula: The encoding's formula in one line.
+        pos: The row's position.
+        lane: The column's lane.
+        head: The key head.
+        end: The number of positions in the picture.
     """
     value = float(lanes_at(encoding, np.array([pos]), end, head)[0, lane])
     why = Explanation(formula, value)
-    why.say(f"Row: position p = {number(pos)}. Column: lane {lane}.")
+    why.step(f"Row: position p = {number(pos)}. Column: lane {lane}.")
     reach = max((m.kernel_size // 2 for m in encoding.modules() if isinstance(m, CPVT)), default=0)
     around = range(max(0, pos - reach), min(end, pos + reach + 1))
     one, at = _member(encoding, around)
@@ -61,7 +64,7 @@ def explain_lane(encoding: Encoding, formula: str, pos: int, lane: int, head: in
         if card.family == "additive":
             why.follow(define, (row, lane), at)
         elif card.family == "embedded":
-            why.say("A token of ones is shown.")
+            why.step("The picture shows a token vector of ones.")
             why.follow(define, (row, lane), np.ones((len(at), one.d_model)), at)
         elif isinstance(one, Rotary):
             _explain_rotation(why, one, at[row], lane, head)
@@ -69,10 +72,10 @@ def explain_lane(encoding: Encoding, formula: str, pos: int, lane: int, head: in
 
 
 def explain_pair(encoding: Encoding, formula: str, pos: int, pair: int, part: str, head: int) -> Explanation:
-    """Explain the cosine, the sine or the angle of one pair."""
+    """Explain the cosine, the sine or the angle of one pair at one position."""
     found = measure.by_pair(encoding, [pos], head=head)[0, pair]
     why = Explanation(formula, {"cos": found.real, "sin": found.imag, "angle": float(np.angle(found))}[part])
-    why.say(f"Row: position p = {number(pos)}. Column: pair {pair}.")
+    why.step(f"Row: position p = {number(pos)}. Column: pair {pair}.")
     one, at = _member(encoding, [pos])
     if (both := _both(why, one, at, pair, head)) is not None:
         cos, sin = both
@@ -82,21 +85,21 @@ def explain_pair(encoding: Encoding, formula: str, pos: int, pair: int, part: st
                 f"The angle is atan2({number(sin)}, {number(cos)}) = {number(np.arctan2(sin, cos))}.",
             )
         else:
-            why.end({"cos": cos, "sin": sin}[part], f"Shown is the {'cosine' if part == 'cos' else 'sine'}.")
+            why.end({"cos": cos, "sin": sin}[part], f"The picture shows the {'cosine' if part == 'cos' else 'sine'}.")
     return why.or_code(one.name).rounded()
 
 
 def _member(encoding: Encoding, pos: Any) -> tuple[Any, Floats]:
-    """Return the member that makes the lanes, in float64, and the positions as a definition takes them."""
+    """Return the member that computes the lanes, in float64, and the positions in the form that a definition takes."""
     at = read_positions(_WHO, encoding, pos)
     model = exact(encoding, at)
     placed = place(model, at)
-    members = embedding(*model.layer(0, placed)) if embeds(model, at) else turning(*model.layer(0, placed))
+    members = embedding(*model.layer(0, placed)) if embeds(model, at) else rotating(*model.layer(0, placed))
     return members[0][0], at.numpy()
 
 
 def _both(why: Explanation, one: Any, at: Floats, pair: int, head: int) -> tuple[float, float] | None:
-    """Follow the definition to cosine and sine of a pair; None where it has no such elements."""
+    """Follow the definition to the cosine and sine of a pair; return None if it has no such elements."""
     define, card = definition_of(one), card_of(one)
     if define is None or card is None:
         return None
@@ -114,7 +117,7 @@ def _both(why: Explanation, one: Any, at: Floats, pair: int, head: int) -> tuple
 
 
 def _matrix(one: Any, at: Any, head: int) -> tuple[Any, Any, tuple[int, ...]]:
-    """Return the definition of a rotation, the position that it takes, and the head in front of its cells."""
+    """Return the definition of a rotation, its position argument, and the leading head index of its cells."""
     define = definition_of(one)
     assert define is not None
     p = float(at) if one.n_axes == 1 else at.astype(float)
@@ -123,18 +126,18 @@ def _matrix(one: Any, at: Any, head: int) -> tuple[Any, Any, tuple[int, ...]]:
 
 
 def _explain_rotation(why: Explanation, one: Any, at: Any, lane: int, head: int) -> None:
-    """Explain a lane of a query that has 1 in the first lane of each pair."""
+    """Explain one lane of a rotated query that has 1 in the first lane of each pair."""
     define, p, heads = _matrix(one, at, head)
     query = torch.zeros(one.head_dim).index_fill_(0, pairs_of(one)[0], 1.0).double().numpy()
     row = define(p)[0][(*heads, lane)]
     met = np.flatnonzero(row * query)
-    why.say("A query with 1 in the first lane of each pair, and 0 elsewhere, is multiplied by R(p).")
+    why.step("A query with 1 in the first lane of each pair, and 0 elsewhere, is multiplied by R(p).")
     for column in met[:2] if len(met) else [lane]:
-        why.say(f"The element R[{lane}, {column}].")
+        why.step(f"The element R[{lane}, {column}].")
         why.follow(define, (*heads, lane, int(column)), p)
     if len(met) == 1:
         why.end(float(row[met[0]]), f"Lane {lane} is R[{lane}, {met[0]}] · 1 = {number(row[met[0]])}.")
     elif not len(met):
-        why.end(0.0, f"The query has 0 where R has numbers in row {lane}, so lane {lane} is 0.")
+        why.end(0.0, f"The query is 0 wherever row {lane} of R is not, so lane {lane} is 0.")
     else:
         why.dot(row, query, f"Row {lane} of R times the query")

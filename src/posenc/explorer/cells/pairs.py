@@ -1,4 +1,4 @@
-"""Why two positions have their number: a product of vectors, a distance that is mapped, a bias."""
+"""Explain the number of two positions: a product of vectors, a mapped distance, or a bias."""
 
 import inspect
 from functools import partial
@@ -22,17 +22,17 @@ def explain_product(
     """Explain the dot product, or the cosine, of two vectors.
 
     Args:
-        vectors: (2, lanes).
-        formula: The mathematics in one line.
-        names: What the two are called.
-        value: The picture's number.
-        cosine: Whether it is over the lengths of both.
+        vectors: (2, n).
+        formula: The encoding's formula in one line.
+        names: The names of the two vectors.
+        value: The number in the picture.
+        cosine: Whether the product is divided by the lengths of both.
     """
     why = Explanation(formula, value)
     total = why.dot(vectors[0], vectors[1], f"The dot product of {names[0]} and {names[1]}")
     if cosine:
         sizes = np.linalg.norm(vectors, axis=1)
-        why.say(f"The vectors have lengths {number(sizes[0])} and {number(sizes[1])}.")
+        why.step(f"The vectors have lengths {number(sizes[0])} and {number(sizes[1])}.")
         found = float(total / sizes.prod()) if sizes.all() else 0.0
         product = f"{number(total)} / ({number(sizes[0])} · {number(sizes[1])})"
         why.end(
@@ -42,47 +42,47 @@ def explain_product(
 
 
 def explain_distance(encoding: Encoding, formula: str, q_pos: int, k_pos: int, value: float) -> Explanation:
-    """Explain the distance by which an index map rotates a query and a key."""
+    """Explain the distance to which an index map sends a query and a key."""
     why = Explanation(formula, value)
-    why.say(f"Query at {q_pos:,}, key at {k_pos:,}: distance i - j = {q_pos - k_pos:,}.")
+    why.step(f"Query at {q_pos:,}, key at {k_pos:,}: distance i - j = {q_pos - k_pos:,}.")
     card = card_of(encoding)
     define = definitions.find(f"{card.name}_distance") if card else None
     if define is not None:
         known = {k: v for k, v in encoding.options().items() if k in inspect.signature(define).parameters}
         why.follow(partial(define, **known), (0, 0), np.array([q_pos]), np.array([k_pos]))
-        why.say(f"Query and key are rotated by the distance {number(value)}.")
+        why.step(f"Query and key are rotated by the distance {number(value)}.")
     return why.or_code(encoding.name)
 
 
 def explain_bias(
     encoding: Encoding, formula: str, q_pos: int, k_pos: int, head: int, value: float, text: torch.Tensor | None
 ) -> Explanation:
-    """Explain the bias of one query and one key in one head; terms that look at contents see ones.
+    """Explain the bias of one query and one key in one head; content terms get vectors of ones.
 
     Args:
-        encoding: As the picture has it.
-        formula: The mathematics in one line.
-        q_pos: Along axis 0, where there are several.
-        k_pos: The same of the key.
-        head: Of the queries.
-        value: The picture's number.
-        text: The tokens (1, length, d_model) from position 0 on, of an encoding that reads them.
+        encoding: The encoding of the picture.
+        formula: The encoding's formula in one line.
+        q_pos: Position of the query; along axis 0 if there are several axes.
+        k_pos: Position of the key, likewise.
+        head: The query head.
+        value: The number in the picture.
+        text: The tokens (1, length, d_model) from position 0 on, for an encoding that reads them.
     """
     why = Explanation(formula, value)
     distance = q_pos - k_pos
     side = "looks back" if distance > 0 else "looks ahead" if distance < 0 else "is the token itself"
-    why.say(f"Query at {q_pos:,}, key at {k_pos:,}: distance i - j = {distance:,}, which {side}. Head h = {head}.")
+    why.step(f"Query at {q_pos:,}, key at {k_pos:,}: distance i - j = {distance:,}, which {side}. Head h = {head}.")
     at, k_at = (read_positions(_WHO, encoding, p) for p in (q_pos, k_pos))
     model = exact(encoding, at, k_at)
     n_heads, head_dim = heads(model)
     ones = torch.ones(n_heads, 1, head_dim, dtype=torch.float64)
     if model.reads_qk:
-        why.say("The term looks at contents; query and key are ones here.")
-    say_bias(why, model, (at, k_at), (ones, ones), head, text)
+        why.step("The term depends on query and key; both are vectors of ones here.")
+    follow_bias(why, model, (at, k_at), (ones, ones), head, text)
     return why.or_code(encoding.name).rounded()
 
 
-def say_bias(
+def follow_bias(
     why: Explanation,
     model: Encoding,
     places: tuple[torch.Tensor, torch.Tensor],
@@ -90,15 +90,15 @@ def say_bias(
     head: int,
     text: torch.Tensor | None,
 ) -> float | None:
-    """Follow the definition of a bias, and return its number; None where there is no definition.
+    """Follow the definition of a bias and return its result; None if there is no definition.
 
     Args:
-        why: Gets the steps.
-        model: In float64, resolved.
-        places: Positions of query and key, as `read_positions` returns them.
+        why: Receives the steps.
+        model: The encoding, resolved and in float64.
+        places: Positions of query and key, from `read_positions`.
         contents: Query and key (n_heads, 1, head_dim).
-        head: Of the queries.
-        text: The tokens (1, length, d_model), of an encoding that reads them.
+        head: The query head.
+        text: The tokens (1, length, d_model), for an encoding that reads them.
     """
     define, card = definition_of(model, head_dim=contents[0].shape[-1]), card_of(model)
     if define is None or card is None:

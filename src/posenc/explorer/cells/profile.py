@@ -1,4 +1,4 @@
-"""Why a score of the profile has its number: one draw worked out, and the mean of all."""
+"""Explain a score of the profile: the first draw step by step, and the mean of all draws."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from posenc.defined import definition_of
 from posenc.definitions.written import braced, number
 from posenc.encoding import Encoding
 from posenc.explorer.cells.explanation import Explanation
-from posenc.explorer.cells.pairs import say_bias
+from posenc.explorer.cells.pairs import follow_bias
 from posenc.measure.asking import embeds, exact, place, place_both, sites
 from posenc.piecewise import Piecewise
 
@@ -22,7 +22,7 @@ _WHO = "explore"
 
 
 class Draws(TorchFunctionMode):
-    """Note what a measurement draws from N(0, 1)."""
+    """Record what a measurement draws from N(0, 1)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Draws(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run a function of torch, and note what it draws."""
+        """Run a torch function and record the result of `randn`."""
         out = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") == "randn":
             self.found.append(out)
@@ -39,32 +39,32 @@ class Draws(TorchFunctionMode):
 
 
 def explain_score(encoding: Encoding, formula: str, asked: Mapping[str, Any], distance: int, head: int) -> Explanation:
-    """Explain a score of the profile: that of the first draw, and the mean of all."""
+    """Explain a score of the profile: the score of the first draw, and the mean of all draws."""
     content, n_draws, q_pos = asked["content"], asked["draws"], asked["q_pos"]
     with Draws() as seen, torch.no_grad():
         picture = measure.profile(encoding, [distance], content=content, n_draws=n_draws, q_pos=q_pos)
     drawn = [out[:1] for out in seen.found]
     value = float(picture.mean[head, 0])
     why = Explanation(formula, value)
-    why.say(f"Distance m = q_pos - k_pos = {distance:,}; head {head}.")
+    why.step(f"Distance m = q_pos - k_pos = {distance:,}; head {head}.")
     with torch.no_grad():
         contents = drawn[0], drawn[0 if content == "same" else 1]
         text = drawn[1 if content == "same" else 2] if encoding.reads_x else None
-        score = _say_draw(why, encoding, contents, text, (distance, q_pos), head)
+        score = _follow_draw(why, encoding, contents, text, (distance, q_pos), head)
     low, high = (number(float(edge[head, 0])) for edge in (picture.low, picture.high))
-    why.say(
+    why.step(
         f"Over {n_draws} draws of {'q = k' if content == 'same' else 'q and k'} from N(0, 1) the scores are on average "
         f"{number(value)}, and 90 % of them are from {low} to {high}."
     )
     rest = n_draws * value - score if n_draws > 1 else 0.0
     if n_draws > 1:
-        why.say(f"The scores of the other {n_draws - 1:,} draws add up to {number(rest)}.")
+        why.step(f"The scores of the other {n_draws - 1:,} draws add up to {number(rest)}.")
     mean = (score + rest) / n_draws
     why.end(mean, f"The mean of the draws is shown: ({number(score)} + {braced(rest)}) / {n_draws} = {number(mean)}.")
     return why
 
 
-def _say_draw(
+def _follow_draw(
     why: Explanation,
     encoding: Encoding,
     contents: tuple[Tensor, Tensor],
@@ -72,15 +72,15 @@ def _say_draw(
     where: tuple[int, int],
     head: int,
 ) -> float:
-    """Work out the score of one draw, and return it.
+    """Compute the score of one draw step by step and return it.
 
     Args:
-        why: Gets the steps.
-        encoding: As the picture has it.
-        contents: Query and key, (1, n_heads, 1, head_dim), or tokens (1, d_model) where position is added to tokens.
-        text: The tokens (1, length, d_model), of an encoding that reads them.
+        why: Receives the steps.
+        encoding: The encoding of the picture.
+        contents: Query and key, (1, n_heads, 1, head_dim); or tokens (1, d_model) if position is added to tokens.
+        text: The tokens (1, length, d_model), for an encoding that reads them.
         where: The distance, and the position of the query.
-        head: Of the queries.
+        head: The query head.
     """
     q, k = contents
     at, k_at = sites(_WHO, encoding, [where[0]], where[1])
@@ -91,7 +91,7 @@ def _say_draw(
     else:
         placed, k_placed = place_both(_WHO, model, at, k_at)
     if embeds(model, at):
-        why.say("Query and key are tokens with position in them, dealt to the heads in order.")
+        why.step("Query and key are token vectors with position added, split into heads in order.")
         n_heads = len(measure.profile(encoding, [0], n_draws=1, q_pos=0).mean)
         q, k = (
             model.embed(t[:, None], p).unflatten(-1, (n_heads, -1)).transpose(1, 2)
@@ -101,24 +101,26 @@ def _say_draw(
     k_placed = model.layer(0, k_placed)[1]
     if isinstance(one, Piecewise):
         apart = float(one.distances(at, k_at)[0][0])
-        why.say(f"{one.name} sees the distance {number(apart)}: by it the query is rotated, and the key stays.")
+        why.step(
+            f"{one.name} maps it to the distance {number(apart)}: the query is rotated by that, the key is not rotated."
+        )
         one = one.rope
         placed, k_placed = (place(one, torch.tensor([p], dtype=torch.float64)) for p in (apart, 0.0))
-    turned, k_turned = (t[0, :, 0].numpy() for t in one.rotate(q, k, placed, k_placed))
+    rotated, k_rotated = (t[0, :, 0].numpy() for t in one.rotate(q, k, placed, k_placed))
     scale = one.score_scale(q.shape[-1])
-    total = why.dot(turned[head], k_turned[head], "In the first draw the product of query and key")
-    why.say(f"Times the scale it is {number(total)} · {number(scale)} = {number(scale * total)}.")
-    scores = torch.from_numpy(scale * (turned * k_turned).sum(-1))
+    total = why.dot(rotated[head], k_rotated[head], "In the first draw the product of query and key")
+    why.step(f"Times the scale it is {number(total)} · {number(scale)} = {number(scale * total)}.")
+    scores = torch.from_numpy(scale * (rotated * k_rotated).sum(-1))
     bias = one.bias(q, k, placed, k_placed)
     if bias is not None:
-        say_bias(why, one, (at, k_at), (q[0], k[0]), head, text)
+        follow_bias(why, one, (at, k_at), (q[0], k[0]), head, text)
         before, added = float(scores[head]), float(bias[0, head, 0, 0])
         scores = scores + bias[0, :, 0, 0]
-        why.say(f"With the bias it is {number(before)} + {braced(added)} = {number(before + added)}.")
-    return _say_rescored(why, one, scores, (q, k), (at, k_at), head) if one.rescores else float(scores[head])
+        why.step(f"With the bias it is {number(before)} + {braced(added)} = {number(before + added)}.")
+    return _follow_rescored(why, one, scores, (q, k), (at, k_at), head) if one.rescores else float(scores[head])
 
 
-def _say_rescored(
+def _follow_rescored(
     why: Explanation,
     one: Any,
     scores: Tensor,
@@ -126,27 +128,27 @@ def _say_rescored(
     places: tuple[Tensor, Tensor],
     head: int,
 ) -> float:
-    """Follow the definition of a map of scores, and return the new score; all keys have the same contents.
+    """Follow the definition of a score map and return the new score; all keys have the same contents.
 
     Args:
-        why: Gets the steps.
-        one: The map.
-        scores: What it is given for each key, (n_heads,).
+        why: Receives the steps.
+        one: The score map.
+        scores: Its input for each key, (n_heads,).
         contents: Query and key, (1, n_heads, 1, head_dim).
         places: Positions of query and key.
-        head: Of the queries.
+        head: The query head.
     """
     define = definition_of(one)
     assert define is not None
-    why.say(f"{one.name} maps the score {number(float(scores[head]))}.")
+    why.step(f"{one.name} maps the score {number(float(scores[head]))}.")
     known = inspect.signature(define.func).parameters
-    if "bias" in known:  # of each key by itself, from all heads
+    if "bias" in known:  # the map treats each key separately, but mixes all heads
         term = definition_of(one.encoding)
         assert term is not None
         bias = term(*(p.numpy() for p in places))
-        why.say(f"The bias is that of {one.encoding.name}: {', '.join(map(number, bias[:, 0, 0]))} in all heads.")
+        why.step(f"{one.encoding.name} gives the biases {', '.join(map(number, bias[:, 0, 0]))}, one per head.")
         return why.follow(define, (head, 0, 0), scores[:, None, None].numpy(), bias, np.ones((1, 1), dtype=bool))
-    n_keys = int(torch.cat(places).max()) + 1 - int(places[1])  # from this key on, which are those that are counted
+    n_keys = int(torch.cat(places).max()) + 1 - int(places[1])  # the map counts the keys from this one to the query
     q, k = (t[0, head : head + 1].numpy() for t in contents)
     row = np.full((1, 1, n_keys), float(scores[head]))
     return why.follow(define, (0, 0, 0), row, q, np.repeat(k, n_keys, 1), np.ones((1, n_keys), dtype=bool))

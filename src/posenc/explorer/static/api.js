@@ -1,20 +1,20 @@
-// Asking the server: JSON and frames. An exported page finds the answers in itself.
+// Requests to the server: JSON and frames. An exported page holds its answers itself.
 
-const HELD = new Map(); // the last answers by question
+const HELD = new Map(); // the latest answers by address
 const MOST_HELD = 48;
 let token = "";
 
-/** Say whether this page is an exported file, which holds its answers itself. */
+/** Return whether this page is an exported file, which holds its answers itself. */
 export function isExport() {
   return Boolean(window.POSENC_FRAMES);
 }
 
-/** Say whether a question can be answered: anything on a server, what was put in the file in an export. */
+/** Return whether a query can be answered: always with a server; in an exported page only if the file holds the answer. */
 export function canAnswer(path, query) {
   return !isExport() || key(path, query) in window.POSENC_FRAMES;
 }
 
-/** Ask for what the page begins with, again and again until the encodings are loaded. */
+/** Request the start answer, repeatedly until the encodings are loaded. */
 export async function loadStart(onWait) {
   for (;;) {
     const start = isExport() ? window.POSENC_FRAMES["/api/start"] : await getJson("/api/start");
@@ -28,7 +28,7 @@ export async function loadStart(onWait) {
   }
 }
 
-/** Return a view's answer: `{header, arrays}`, arrays as Float32Array. */
+/** Return a view's answer as `{header, arrays}`, arrays as Float32Array. */
 export async function loadFrame(view, query, signal) {
   const path = `/api/view/${view}`;
   if (isExport()) return fromFile(path, query);
@@ -42,14 +42,14 @@ export async function loadFrame(view, query, signal) {
   return frame;
 }
 
-/** Send what was read of a model's files, as it stands in them; returns `{id, title, layers, warnings}`. */
+/** Send bytes read from a model's files, unchanged; returns `{id, title, layers, warnings}`. */
 export async function inspectModel(name, blob) {
   const headers = { "Content-Type": "application/octet-stream", "X-Posenc-Token": token };
   const response = await ask(withQuery("/inspect", { name }), { method: "POST", headers, body: await blob.arrayBuffer() });
   return response.json();
 }
 
-/** Return the page as one file that holds the given answers, asked now: `questions` is a list of `[view, query]`. */
+/** Return the page as one file that holds the answers to `questions`, a list of `[view, query]`; requests them now. */
 export async function packPage(start, state, questions) {
   const frames = { "/api/start": { ...start, token: "", ready: true } };
   for (const [view, query] of questions) {
@@ -64,13 +64,13 @@ export async function packPage(start, state, questions) {
   return shell.replace("/*POSENC_FRAMES*/{}", () => json(frames)).replace('/*POSENC_STATE*/""', () => json(state));
 }
 
-/** Return the address of a question. */
+/** Return the address of a query. */
 export function withQuery(path, query) {
   const text = new URLSearchParams(query).toString();
   return text ? `${path}?${text}` : path;
 }
 
-/** Return arrays and header of a frame's bytes. */
+/** Decode a frame's bytes into header and arrays. */
 export function decode(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
@@ -87,7 +87,7 @@ export function decode(buffer) {
 function fromFile(path, query) {
   const held = window.POSENC_FRAMES[key(path, query)];
   if (held === undefined) {
-    throw new Error("This file does not hold that picture. It shows what was chosen when it was exported; run posenc explore for more.");
+    throw new Error("This exported file does not hold that picture, only the views of its export. Run posenc explore for all of them.");
   }
   if (typeof held !== "string") return { header: held, arrays: [] };
   return decode(Uint8Array.from(atob(held), (letter) => letter.charCodeAt(0)).buffer);
@@ -100,7 +100,7 @@ function base64(buffer) {
   return btoa(text);
 }
 
-/** The name of an answer in an exported file: without the picture's size, parameters in order. */
+/** Return the key of an answer in an exported file: sorted parameters, without the picture's size. */
 function key(path, query) {
   const kept = Object.entries(query).filter(([name]) => name !== "rows" && name !== "columns");
   kept.sort(([one], [other]) => (one < other ? -1 : 1));

@@ -1,4 +1,4 @@
-// Ticks, labels and the frame around a heat map, as SVG: the same on the screen and in what is exported.
+// Ticks, labels and the frame around a heat map, as SVG, for the screen and for export.
 
 import { nearest, say, svg, tick, withUnit } from "./dom.js";
 import { colours } from "./theme.js";
@@ -6,7 +6,7 @@ import { colours } from "./theme.js";
 export const MARGIN = { left: 58, right: 8, top: 8, bottom: 44 };
 const FONT = 'system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
-/** Return about `count` round values with their places among `values`, which need not hit them: `{value, at}`, at in cells. */
+/** Return about `count` round tick values as `{value, at}`: `at` is the place in cells, interpolated between `values`. */
 export function roundTicks(values, count) {
   const n = values.length;
   if (n <= Math.min(count, 12)) return Array.from(values, (value, at) => ({ value, at }));
@@ -26,7 +26,7 @@ function niceStep(rough) {
   return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= rough) || 10 * power;
 }
 
-/** Draw ticks and labels of a heat map of `width` x `height` pixels into an SVG element, which is emptied first. */
+/** Draw ticks and labels of a heat map of `width` x `height` pixels into an SVG element; replaces its content. */
 export function drawAxes(node, { width, height, rows, columns, x, y, rowNames, columnNames }) {
   const ink = colours();
   const { left, top } = MARGIN;
@@ -42,7 +42,7 @@ export function drawAxes(node, { width, height, rows, columns, x, y, rowNames, c
   for (const { value, at: cell } of ticksOf(rows, small.rows && rowNames, height, 44)) {
     const at = top + ((cell + 0.5) * height) / rows.length;
     parts.push(line(left - 4, at, left, at));
-    const letter = small.rows && String(value).length < 3; // letters below each other, in the middle of their column
+    const letter = small.rows && String(value).length < 3; // single characters are centred in their column
     parts.push(text({ x: letter ? left - 11 : left - 7, y: at + (small.rows || 11.5) * 0.36, "text-anchor": letter ? "middle" : "end", "font-size": small.rows || 11.5 }, small.rows ? value : tick(value)));
   }
   parts.push(text({ x: left + width / 2, y: top + height + 36, "text-anchor": "middle" }, withUnit(x)));
@@ -57,14 +57,14 @@ function ticksOf(values, names, pixels, room) {
   return roundTicks(values, Math.max(2, Math.floor(pixels / room)));
 }
 
-/** Return the size of letters at which every name has room beside the next, or 0: then numbers are shown. */
+/** Return the font size at which all names fit next to each other, or 0 if none does and numbers are shown. */
 function namesFit(names, pixels) {
   if (!names) return 0;
   const size = Math.min(11.5, (1.35 * pixels) / names.length);
   return size >= 8.5 ? size : 0;
 }
 
-/** Return a colour bar with its words for what is exported, as `{parts, height}`: on the page it is made of elements. */
+/** Return a colour bar with labels for export, as `{parts, height}`; the page builds its own from HTML elements. */
 export function drawBar({ y, width, href, words }) {
   const ink = colours();
   const { left } = MARGIN;
@@ -77,7 +77,7 @@ export function drawBar({ y, width, href, words }) {
   return { parts: [bar, frame, ...said], height: 30 };
 }
 
-/** Return the words under a colour bar: what its ends and its middle stand for. */
+/** Return the labels under a colour bar: its ends and zero. */
 export function barWords(low, high) {
   return [low < 0 ? say(low, 3) : "", "0", high > 0 ? say(high, 3) : ""];
 }

@@ -1,4 +1,4 @@
-// Heat maps on a canvas: one pixel a cell, enlarged without smoothing, with axes and a cursor over it.
+// Heat maps on a canvas: one pixel per cell, enlarged without smoothing, with axes and a cursor.
 
 import { MARGIN, barWords, drawAxes, drawBar } from "./axes.js";
 import { paint } from "./colourmap.js";
@@ -6,7 +6,7 @@ import { el, extent, nearest, say, svg } from "./dom.js";
 
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-/** A heat map that can be drawn again and again. `on.point(place)` and `on.pick(place)` get `{row, column}` values. */
+/** A heat map that can be redrawn. `on.point(place)` and `on.pick(place)` receive the cell's `{row, column}` values. */
 export class HeatMap {
   constructor(on) {
     this.canvas = el("canvas", { class: "cells", "aria-hidden": "true" });
@@ -27,7 +27,7 @@ export class HeatMap {
     this.area.addEventListener("keydown", (event) => this.#step(event));
   }
 
-  /** Draw a picture; `scale` is the size that has the full colour, shared between pictures that are compared. */
+  /** Draw a picture; `scale` is the magnitude with the full colour, shared by pictures that are compared. */
   update(picture, arrays, { scale, label }) {
     const { matrix } = picture;
     this.picture = picture;
@@ -38,11 +38,11 @@ export class HeatMap {
     this.top = scale ?? Math.max(-low, high);
     this.label = label;
     this.area.setAttribute("aria-label", `${label}. ${picture.y?.label || "row"} down, ${picture.x?.label || "column"} across, ` +
-      `values from ${say(low)} to ${say(high)}. Arrow keys move, Enter explains a cell.`);
+      `values from ${say(low)} to ${say(high)}. Arrow keys move the cursor, Enter explains a cell.`);
     this.draw(low, high);
   }
 
-  /** Paint again, at the present width and in the present scheme. */
+  /** Repaint at the current width and in the current colour scheme. */
   draw(low, high) {
     if (!this.values) return;
     if (low !== undefined) this.range = [low, high];
@@ -77,7 +77,7 @@ export class HeatMap {
     return this.values[found.row * this.columns.length + found.column];
   }
 
-  /** Return the picture as the text of an SVG element with its cells inside. */
+  /** Return the picture as SVG text, with the cells as an embedded image. */
   toSvg() {
     const { width, height } = this.size;
     const image = svg("image", { x: MARGIN.left, y: MARGIN.top, width, height, preserveAspectRatio: "none", href: this.canvas.toDataURL("image/png") });
@@ -116,7 +116,7 @@ export class HeatMap {
     this.words.dataset.zero = low < 0 && high > 0 ? "middle" : low < 0 ? "right" : "left";
   }
 
-  /** What the ends of the colour bar stand for. */
+  /** Return the values at the ends of the colour bar. */
   #ends() {
     return [this.range[0] < 0 ? -this.top : 0, this.range[1] > 0 ? this.top : 0];
   }

@@ -1,20 +1,20 @@
-// What the server said at the start: encodings, views, models; and the questions that the state stands for.
+// The server's start answer (encodings, views, models), and the queries that the state stands for.
 
 import { shown } from "./controls.js";
 import { state } from "./state.js";
 
-/** What there is, by name. */
+/** Encodings, views and models, by name. */
 export const catalogue = { encodings: new Map(), views: new Map(), models: [], study: null, target: null, version: "", start: null };
 
 /** The sections of the page, in order. */
 export const SECTIONS = [
-  { id: "encodings", title: "Encodings", about: "Any encoding, drawn from the code that runs in models." },
-  { id: "models", title: "Models", about: "What real models' settings mean for their positions." },
-  { id: "bench", title: "Extension", about: "A longer context: what each method does to every pair of lanes." },
-  { id: "attention", title: "Attention", about: "Where small trained models look." },
+  { id: "encodings", title: "Encodings", about: "Any encoding, computed by the code that models run." },
+  { id: "models", title: "Models", about: "Positions in real models, read from their configurations." },
+  { id: "bench", title: "Extension", about: "Context extension: what each method does to every pair of dimensions." },
+  { id: "attention", title: "Attention", about: "Attention maps of small trained models." },
 ];
 
-/** Keep what the server said. */
+/** Store the server's start answer. */
 export function setCatalogue(start) {
   catalogue.encodings = new Map(start.encodings.map((encoding) => [encoding.name, encoding]));
   catalogue.views = new Map(start.views.map((view) => [view.id, { ...view, controls: view.controls || view.options || [] }]));
@@ -22,7 +22,7 @@ export function setCatalogue(start) {
   catalogue.start = start;
 }
 
-/** Return the section that a view stands in; null for what is no tab. */
+/** Return the section of a view; null for a view without a tab. */
 export function sectionOf(view) {
   if (!view || view.id === "cell") return null;
   if (view.of_encoding || view.of === "encoding") return "encodings";
@@ -36,23 +36,23 @@ export function viewsOf(section) {
   return [...catalogue.views.values()].filter((view) => sectionOf(view) === section);
 }
 
-/** Say whether an encoding has such a picture. */
+/** Return whether a view applies to an encoding. */
 export function fits(name, view) {
   return Boolean(catalogue.encodings.get(name)?.views?.includes(view.id));
 }
 
-/** Return "A" and, where one is chosen, "B" for views of encodings; one nameless side for others. */
+/** Return ["A"], or ["A", "B"] if B is chosen, for views of encodings; one unnamed side for other views. */
 export function sidesOf(view) {
   if (sectionOf(view) !== "encodings") return [""];
   return state.b ? ["A", "B"] : ["A"];
 }
 
-/** Say whether a control names the model, which the shelf sets. */
+/** Return whether a control names the model, which the list of models sets. */
 export function isModel(view, control) {
   return sectionOf(view) === "models" && control.name === "model";
 }
 
-/** Return the question for one side of a view, as an object; what is at its default is left out. */
+/** Return the query for one side of a view, as an object without the values that equal the default. */
 export function queryFor(view, side, size = {}, changes = {}) {
   const query = {};
   if (side) {
@@ -77,16 +77,16 @@ export function queryFor(view, side, size = {}, changes = {}) {
   return query;
 }
 
-/** Return a value that this view's control takes; views share options by name, and their limits differ. */
+/** Limit a value to a control's range: views share options by name, and their ranges differ. */
 export function within(control, value) {
   if (control.kind === "choice") return control.choices.map(String).includes(value) ? value : null;
   if (control.kind !== "int" && control.kind !== "float") return value;
   const number = Number(value);
-  if (Number.isNaN(number)) return value; // the server says what is wrong with it
+  if (Number.isNaN(number)) return value; // the server reports the error
   return String(Math.max(control.min ?? -Infinity, Math.min(control.max ?? Infinity, number)));
 }
 
-/** Return name, colour and letter of a side. */
+/** Return the name, colour and letter of a side. */
 export function whoIs(side, dark) {
   if (!side) return { letter: "", name: "", colour: null };
   if (side === "D") return { letter: "B−A", name: "difference", colour: null };

@@ -1,4 +1,4 @@
-// "Why is this cell this value": the formula, the numbers put in, step by step.
+// The explanation of a cell's value: the formula with the numbers substituted, step by step.
 
 import { loadFrame } from "./api.js";
 import { catalogue, queryFor, whoIs } from "./catalogue.js";
@@ -7,13 +7,13 @@ import { isDark } from "./theme.js";
 
 let asking = null;
 
-/** Say whether the server explains cells of a view. */
+/** Return whether the server explains cells of a view. */
 export function explains(view) {
   const control = catalogue.views.get("cell")?.controls.find(({ name }) => name === "view");
   return Boolean(control && (!control.choices?.length || control.choices.includes(view?.id)));
 }
 
-/** Ask for the explanation of a place for every side and show it; `close` is called when the reader puts it away. */
+/** Request the explanation of a cell for every side and show it; the Close button calls `close`. */
 export async function explain(node, view, sides, { row, column, picture }, close) {
   if (!explains(view) || !Number.isFinite(row)) {
     node.hidden = true;

@@ -1,4 +1,4 @@
-// Lines, bars and points by plotly, with a cursor of our own over them: one in every chart of a row moves together.
+// Lines, bars and points drawn by plotly, with our own cursor on top; the cursors of a row move together.
 
 import { el, extent, nearest, say, svg, withUnit } from "./dom.js";
 import { loadPlotly } from "./loader.js";
@@ -6,7 +6,7 @@ import { layout, legendOf, traces } from "./traces.js";
 
 const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false, doubleClick: "reset", showTips: false };
 
-/** A chart that can be drawn again and again. `on.point({x})` and `on.pick({x, series})` get what the reader points at. */
+/** A chart that can be redrawn. `on.point({x, series})` and `on.pick({x, series})` receive the place under the cursor. */
 export class Chart {
   constructor(on) {
     this.plot = el("div", { class: "plot", "aria-hidden": "true" });
@@ -24,12 +24,12 @@ export class Chart {
     this.area.addEventListener("pointerdown", (event) => { this.pressed = [event.clientX, event.clientY]; });
     this.area.addEventListener("click", (event) => {
       const [x, y] = this.pressed || [0, 0];
-      if (Math.hypot(event.clientX - x, event.clientY - y) < 4) this.#toward(event, on.pick); // else it was a zoom
+      if (Math.hypot(event.clientX - x, event.clientY - y) < 4) this.#toward(event, on.pick); // a longer drag is a zoom
     });
     this.area.addEventListener("keydown", (event) => this.#step(event));
   }
 
-  /** Draw a picture; `scale` is the common range of the upright axis. */
+  /** Draw a picture; `scale` is the common range of the y axis. */
   async update(picture, arrays, { scale, label, colour }) {
     Object.assign(this, { picture, arrays, scale, label, colour });
     this.grid = picture.series.length ? this.#grid() : new Float32Array(0);
@@ -38,7 +38,7 @@ export class Chart {
     return this.draw();
   }
 
-  /** Draw again, at the present width and in the present scheme. */
+  /** Redraw at the current width and in the current colour scheme. */
   async draw() {
     if (!this.plotly || !this.picture) return;
     const width = Math.max(200, Math.floor(this.node.clientWidth) - 2);
@@ -51,7 +51,7 @@ export class Chart {
     this.mark(this.place);
   }
 
-  /** Show the cursor at `{x}`, or hide it. Returns what each series has there, as `{label, value}`. */
+  /** Show the cursor at `{x}`, or hide it. Returns the value of each series there, as `{label, value}`. */
   mark(place) {
     this.place = place;
     const axes = this.plot._fullLayout;
@@ -64,7 +64,7 @@ export class Chart {
     return found;
   }
 
-  /** Return the chart as the text of an SVG element, which is never parsed here: the policy would take its styles away. */
+  /** Return the chart as SVG text. It is never parsed here: the page's policy would remove its styles. */
   async toSvg() {
     const { data, layout: shape } = this.plot;
     const named = this.picture.series.length > 1;
@@ -167,6 +167,6 @@ export class Chart {
       return `${one.label || "values"} from ${say(low)} to ${say(high)}`;
     });
     const more = picture.series.length > 6 ? `, and ${picture.series.length - 6} more` : "";
-    return `${this.label}. ${withUnit(picture.y)} over ${withUnit(picture.x)} ${say(left)} to ${say(right)}: ${lines.join("; ")}${more}. Arrow keys move.`;
+    return `${this.label}. ${withUnit(picture.y)} over ${withUnit(picture.x)} ${say(left)} to ${say(right)}: ${lines.join("; ")}${more}. Arrow keys move the cursor.`;
   }
 }

@@ -1,4 +1,4 @@
-// Numbers to colours: blue below zero, red above, the ground's own colour at zero. Colour-blind readers tell them apart.
+// Maps numbers to colours: blue below zero, red above, the background at zero. Colour-blind readers can distinguish them.
 
 import { isDark } from "./theme.js";
 
@@ -17,13 +17,13 @@ function table() {
     const place = (i / (2 * STEPS)) * (stops.length - 1);
     const from = Math.min(Math.floor(place), stops.length - 2);
     const [r, g, b] = stops[from].map((start, c) => Math.round(start + (stops[from + 1][c] - start) * (place - from)));
-    colours[i] = (255 << 24) | (b << 16) | (g << 8) | r; // ImageData is little-endian everywhere that browsers run
+    colours[i] = (255 << 24) | (b << 16) | (g << 8) | r; // typed arrays are little-endian on every platform with a browser
   }
   tables[name] = colours;
   return colours;
 }
 
-/** Paint values into a canvas of one pixel a cell; `top` is the size that has the full colour. What is not finite stays empty. */
+/** Paint values into a canvas, one pixel per cell; `top` is the magnitude with the full colour. Non-finite values stay empty. */
 export function paint(canvas, values, n_rows, n_columns, top) {
   if (canvas.width !== n_columns || canvas.height !== n_rows) Object.assign(canvas, { width: n_columns, height: n_rows });
   const image = new ImageData(n_columns, n_rows);
@@ -38,13 +38,13 @@ export function paint(canvas, values, n_rows, n_columns, top) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-/** Mix two colours `#rrggbb` or `rgb(...)`; share 0 is the first. */
+/** Mix two colours `#rrggbb` or `rgb(...)`; share 0 gives the first. */
 export function mix(one, other, share) {
   const [a, b] = [numbers(one), numbers(other)];
   return `rgb(${a.map((value, i) => Math.round(value + (b[i] - value) * share)).join(", ")})`;
 }
 
-/** Return a colour that lets through what lies behind it; opacity 1 is the colour itself. */
+/** Return a colour with the given opacity, from 0 to 1. */
 export function veil(colour, opacity) {
   return `rgba(${numbers(colour).join(", ")}, ${opacity})`;
 }

@@ -1,17 +1,17 @@
-// Controls made from what the server says of options: a slider with a number, a box, a list of words, or text.
+// Controls built from the server's description of options: a slider with a number, a checkbox, a list, or a text field.
 
 import { isExport } from "./api.js";
 import { el } from "./dom.js";
 
-const STEPS = 1000; // places of a logarithmic slider
-const HIDDEN = new Set(["rows", "columns", "view", "row", "column"]); // what the page itself fills in
+const STEPS = 1000; // steps of a logarithmic slider
+const HIDDEN = new Set(["rows", "columns", "view", "row", "column"]); // set by the page itself
 
-/** Return the controls that a reader sees. */
+/** Return the controls that are shown. */
 export function shown(controls) {
   return controls.filter((control) => !HIDDEN.has(control.name));
 }
 
-/** Make the controls of a group. `set(name, value, default)` is called while a slider moves; value null means the default. */
+/** Build the controls of a group. Moving a slider calls `set(name, value, default)`; value null means the default. */
 export function controlList(group, controls, values, set) {
   return shown(controls).map((control) => {
     const id = `${group}-${control.name}`;
@@ -23,7 +23,7 @@ export function controlList(group, controls, values, set) {
   });
 }
 
-/** Grey out what an exported page has no answer for; `canHave(control, value)` says whether it holds that one. */
+/** Disable controls whose other values an exported page cannot show; `canHave(control, value)` returns whether it holds that value. */
 export function greyOut(node, controls, canHave) {
   if (!isExport()) return;
   for (const control of shown(controls)) {
@@ -84,7 +84,7 @@ function dial(control, id, value, set) {
   });
   const head = [labelOf(control, id), box];
   const slides = control.default !== null && control.slider !== false && isFinite(control.min ?? NaN) && isFinite(control.max ?? NaN)
-    && (control.log || control.kind === "float" || control.max - control.min <= 512 * (control.step ?? 1)); // else no place of it could be hit
+    && (control.log || control.kind === "float" || control.max - control.min <= 512 * (control.step ?? 1)); // a longer linear slider has several values per pixel
   const scale = slides ? scaleOf(control, Number(value)) : null;
   const slider = slides
     ? el("input", {
@@ -110,7 +110,7 @@ function dial(control, id, value, set) {
   return slider ? [el("div", { class: "line" }, head), slider] : [el("div", { class: "line" }, head)];
 }
 
-/** Return how places of a slider stand for values: evenly, or by equal ratios. */
+/** Return the mapping between slider steps and values: linear or logarithmic. */
 function scaleOf(control) {
   const whole = control.kind === "int";
   const { min, max } = control;

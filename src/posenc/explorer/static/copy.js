@@ -1,4 +1,4 @@
-// Taking pictures along: as Python, as a command line, as PNG, SVG or CSV, and the whole page as one file.
+// Export: Python code, a command line, PNG, SVG, CSV, and the whole page as one file.
 
 import { isExport, packPage, withQuery } from "./api.js";
 import { catalogue, fits, queryFor, sectionOf, sidesOf, viewsOf, whoIs } from "./catalogue.js";
@@ -6,16 +6,16 @@ import { el, save, svg } from "./dom.js";
 import { writeState } from "./state.js";
 import { colours } from "./theme.js";
 
-/** Build the row of buttons for what is shown. */
+/** Build the row of export buttons for the pictures that are shown. */
 export function copyBar(node, { view, sides, frames, figures }) {
   const codes = frames.map((frame, i) => ({ side: sides[i], ...(frame.header?.code || {}) })).filter(({ python }) => python);
   const said = el("span", { class: "said", role: "status" });
-  const tell = (words) => {
+  const report = (words) => {
     said.textContent = words;
     setTimeout(() => { said.textContent = ""; }, 4000);
   };
   const button = (words, act, disabled = false) => el("button", {
-    type: "button", disabled, onclick: () => Promise.resolve(act()).then((done) => tell(done || ""), (error) => tell(error.message)),
+    type: "button", disabled, onclick: () => Promise.resolve(act()).then((done) => report(done || ""), (error) => report(error.message)),
   }, words);
   const python = joined(codes, "python", "#");
   const command = [joined(codes.filter(({ command: text }) => !text?.startsWith("posenc explore")), "command", "#"), thisPage()].filter(Boolean).join("\n\n");
@@ -24,7 +24,7 @@ export function copyBar(node, { view, sides, frames, figures }) {
   const csv = frames.map((frame, i) => (frame.error ? null : link(view, sides[i], name(i), sides.length > 1))).filter(Boolean);
   const open = node.querySelector("details")?.open;
   node.replaceChildren(
-    el("h2", { class: "unseen" }, "Take it along"),
+    el("h2", { class: "unseen" }, "Copy or save"),
     el("div", { class: "buttons" },
       button("Copy as Python", () => copy(python, "Python copied."), !python),
       button("Copy as command", () => copy(command, "Command copied.")),
@@ -38,17 +38,17 @@ export function copyBar(node, { view, sides, frames, figures }) {
 
 function link(view, side, name, many) {
   const words = many ? `CSV of ${side}` : "CSV";
-  if (isExport()) return el("button", { type: "button", disabled: true, title: "An exported page has no server to ask" }, words);
+  if (isExport()) return el("button", { type: "button", disabled: true, title: "CSV needs the server; an exported page has none" }, words);
   return el("a", { class: "button", href: withQuery(`/api/csv/${view.id}`, queryFor(view, side)), download: `${name}.csv` }, words);
 }
 
 function joined(codes, key, comment) {
-  const told = codes.filter((code) => code[key]?.trim());
-  if (told.length < 2) return told[0]?.[key].trim() || "";
-  return told.map((code) => `${comment} ${code.side}\n${code[key].trim()}`).join("\n\n");
+  const present = codes.filter((code) => code[key]?.trim());
+  if (present.length < 2) return present[0]?.[key].trim() || "";
+  return present.map((code) => `${comment} ${code.side}\n${code[key].trim()}`).join("\n\n");
 }
 
-/** The command that opens the explorer as it is now; a file that was dropped is not known to another one. */
+/** The command that opens the explorer in this state. A dropped file is left out: only this server holds it. */
 function thisPage() {
   const { target } = catalogue;
   const query = new URLSearchParams(writeState());
@@ -61,17 +61,17 @@ async function copy(text, done) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    const area = el("textarea", { value: text, class: "unseen" }); // where the clipboard is not given: a page from disk
+    const area = el("textarea", { value: text, class: "unseen" }); // the clipboard API is missing on a page opened from disk
     document.body.append(area);
     area.select();
     const worked = document.execCommand("copy");
     area.remove();
-    if (!worked) throw new Error("The browser keeps the clipboard to itself; select the text below.");
+    if (!worked) throw new Error("The browser refuses access to the clipboard. Select and copy the text below instead.");
   }
   return done;
 }
 
-/** Save the page with every view of what is chosen, to be opened from disk. */
+/** Save the page, with every view of the current choice, as a file that opens from disk. */
 async function page(view) {
   const size = { rows: 400, columns: 400 };
   const section = sectionOf(view);
@@ -79,10 +79,10 @@ async function page(view) {
     ? sidesOf(view).flatMap((side) => viewsOf(section).filter((one) => fits(whoIs(side).name, one)).map((one) => [one.id, queryFor(one, side, size)]))
     : viewsOf(section).map((one) => [one.id, queryFor(one, "", size)]);
   save("posenc.html", await packPage(catalogue.start, writeState(), questions), "text/html");
-  return "posenc.html saved; it opens from disk.";
+  return "posenc.html saved. Open it in any browser; it needs no server.";
 }
 
-/** Put the pictures that are shown side by side into one SVG, and save it, or a PNG of it. */
+/** Join the pictures into one SVG, in the page's layout, and save it as SVG or PNG. */
 async function picture(figures, name, raster) {
   if (!figures.length) throw new Error("There is no picture to save.");
   const drawings = await Promise.all(figures.map((figure) => figure.toSvg()));
@@ -91,7 +91,7 @@ async function picture(figures, name, raster) {
   ruler.font = "14px sans-serif";
   const parts = drawings.map((drawing, i) => {
     const at = figures[i].node.getBoundingClientRect().top;
-    if (row !== null && Math.abs(at - row) > 8) [left, top] = [0, height]; // beside each other here as on the page
+    if (row !== null && Math.abs(at - row) > 8) [left, top] = [0, height]; // a new row on the page is a new row here
     row = at;
     const [x, y] = [left + 12, top + 12];
     const heading = [...figures[i].caption.children].map((part) => part.textContent.trim()).join(" · ");

@@ -1,13 +1,13 @@
-// Making elements, and writing numbers for people.
+// Creating elements and formatting numbers.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make an element: attributes by name, `on...` as listeners, `data` as data attributes, then children. */
+/** Create an element: attributes by name, `on...` as listeners, `data` as data attributes, then children. */
 export function el(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** Make an SVG element. */
+/** Create an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -26,7 +26,7 @@ function fill(node, attributes, children) {
 
 const whole = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 
-/** Write a number with four significant digits, thousands separated, and a true minus. */
+/** Format a number with four significant digits, thousands separators and a minus sign. */
 export function say(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "none";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
@@ -40,7 +40,7 @@ export function say(value, digits = 4) {
   return text.replace(/-/g, "−");
 }
 
-/** Write a number in few characters, for ticks. */
+/** Format a number in few characters, for ticks. */
 export function tick(value) {
   const size = Math.abs(value);
   if (size >= 1e6) return say(Number((value / 1e6).toPrecision(3))) + "M";
@@ -61,7 +61,7 @@ export function save(name, content, type = "text/plain") {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-/** Return the least and the greatest finite number of arrays, or [0, 0]. */
+/** Return the least and the greatest finite number in the arrays, or [0, 0]. */
 export function extent(...arrays) {
   let low = Infinity;
   let high = -Infinity;
@@ -75,7 +75,7 @@ export function extent(...arrays) {
   return low <= high ? [low, high] : [0, 0];
 }
 
-/** Return the index of the entry nearest to a value; the entries ascend or descend. */
+/** Return the index of the entry nearest to a value in a sorted array (ascending or descending). */
 export function nearest(array, value) {
   let low = 0;
   let high = array.length - 1;

@@ -1,4 +1,4 @@
-// The panel of encodings: A, B, their options, and the options of the view.
+// The encodings panel: A, B, their options, and the view's options.
 
 import { canAnswer, isExport } from "./api.js";
 import { catalogue, fits, isModel, queryFor, viewsOf } from "./catalogue.js";
@@ -6,7 +6,7 @@ import { controlList, greyOut, shown } from "./controls.js";
 import { el } from "./dom.js";
 import { change, setOption, state } from "./state.js";
 
-/** Fill the panel for encodings and return what updates it: called with the part of the state that changed. */
+/** Fill the encodings panel and return its update function, which takes the name of the part of the state that changed. */
 export function encodingsPanel(panel) {
   const boxes = { A: el("section", { class: "group" }), B: el("section", { class: "group" }), view: el("section", { class: "group" }) };
   panel.replaceChildren(boxes.A, boxes.B, boxes.view);
@@ -23,7 +23,7 @@ function side(box, letter, update) {
   const group = letter.toLowerCase();
   const name = state[group];
   const encoding = catalogue.encodings.get(name);
-  const list = el("select", { id: `encoding-${group}` }, letter === "B" ? el("option", { value: "" }, "nothing") : null, families());
+  const list = el("select", { id: `encoding-${group}` }, letter === "B" ? el("option", { value: "" }, "none") : null, families());
   list.value = name;
   list.addEventListener("change", () => {
     change({ [group]: list.value, [`${group}Options`]: {}, at: "", ...(letter === "A" ? { view: fittingView(list.value) } : {}) }, "encoding");
@@ -37,7 +37,7 @@ function side(box, letter, update) {
   } }, "Swap A and B") : null;
   const scale = letter === "B" && name ? el("div", { class: "control bool" }, el("span", { class: "line" },
     el("input", { type: "checkbox", id: "scale", checked: state.scale !== "own", onchange: (event) => change({ scale: event.target.checked ? "" : "own" }, "scale") }),
-    el("label", { for: "scale" }, "one scale for A and B"))) : null;
+    el("label", { for: "scale" }, "same scale for A and B"))) : null;
   box.replaceChildren(...[label, list, swap, scale].filter(Boolean));
   if (!encoding) return;
   const options = controlList(group, encoding.options, state[`${group}Options`], (option, value, fallback) => setOption(group, option, value, fallback));
@@ -67,17 +67,17 @@ function held(name) {
   return [...catalogue.views.keys()].some((id) => canAnswer(`/api/view/${id}`, { a: name })) || name === state.a || name === state.b;
 }
 
-/** Return the present view if the encoding has it, else the first that it has. */
+/** Return the current view if it applies to the encoding, else the first that does. */
 export function fittingView(name) {
   const view = catalogue.views.get(state.view);
   if (view && fits(name, view)) return view.id;
   return viewsOf("encodings").find((one) => fits(name, one))?.id || state.view;
 }
 
-/** Fill a box with the options of the present view, besides those that the panel shows in another way. */
-export function viewOptions(box, besides = new Set()) {
+/** Fill a box with the options of the current view, except those that the panel shows in another way. */
+export function viewOptions(box, except = new Set()) {
   const view = catalogue.views.get(state.view);
-  const controls = view ? view.controls.filter((control) => !isModel(view, control) && !besides.has(control.name)) : [];
+  const controls = view ? view.controls.filter((control) => !isModel(view, control) && !except.has(control.name)) : [];
   const key = `${state.view}|${state.model}`;
   if (box.dataset.key === key) return;
   box.dataset.key = key;

@@ -1,4 +1,4 @@
-// One picture with its heading: a heat map or a chart, or the sentence that says why there is none.
+// One picture with its heading: a heat map, a chart, or a sentence that explains why there is none.
 
 import { HeatMap } from "./canvas.js";
 import { Chart } from "./charts.js";
@@ -8,14 +8,14 @@ function heading() {
   return document.getElementById("title").textContent;
 }
 
-/** A title without the class's name, which stands beside it. */
+/** Remove the class's name from a title: the heading shows it already. */
 function shorter(title, { cls }) {
   if (!cls || !title.startsWith(cls)) return title;
   const rest = title.slice(cls.length).replace(/^:? /, "");
   return rest.slice(0, 1).toUpperCase() + rest.slice(1);
 }
 
-/** A place for one picture, kept while its numbers change. */
+/** A place for one picture, reused while its numbers change. */
 export class Figure {
   constructor(on) {
     this.on = on;
@@ -38,14 +38,14 @@ export class Figure {
     await this.part.update(picture, picture.arrays, { scale, label, colour: who.colour });
   }
 
-  /** Say in words why there is no picture. */
+  /** Show a sentence in the place of the picture. */
   fail(sentence, who, kind = "error") {
     this.#head(who, "");
     this.picture = null;
     this.body.replaceChildren(el("p", { class: kind, role: kind === "error" ? "alert" : undefined }, sentence));
   }
 
-  /** Show the cursor; returns what is there: a number, or a list of `{label, value}`. */
+  /** Show the cursor; returns the value there: a number, or a list of `{label, value}`. */
   mark(place) {
     if (!this.picture || !this.part) return null;
     return this.part.mark(place);

@@ -1,27 +1,27 @@
-// Reading a frame's header: its pictures (each group of curves is one), facts, strips and table.
+// Reads a frame's header: its pictures (one per group of curves), facts, strips and table.
 
 import { say } from "./dom.js";
 
 const GROUPS = {
   factor: { title: "Frequency divided by" },
-  wavelength: { title: "Wavelength of each pair", y: { label: "wavelength", unit: "positions per turn", log: true } },
-  turns: { title: "Turns of each pair", y: { label: "turns", log: true } },
+  wavelength: { title: "Wavelength of each pair", y: { label: "wavelength", unit: "positions", log: true } },
+  turns: { title: "Rotations of each pair", y: { label: "rotations", log: true } },
   "dot product": { title: "Dot product", y: { label: "dot product" } },
   cosine: { title: "Cosine", y: { label: "cosine" } },
-  posenc: { title: "As posenc computes it", share: "precision" },
-  formula: { title: "With angles formed in the dtype itself, as most code has it", share: "precision" },
+  posenc: { title: "posenc: angles in float64", share: "precision" },
+  formula: { title: "Most code: angles in the dtype itself", share: "precision" },
 };
-const STRIPS = new Set(["fate"]); // groups that are words for each pair and no curves
+const STRIPS = new Set(["fate"]); // groups with a word per pair instead of a curve
 const FACTS = {
-  encoding: ["encoding"], pairing: ["pairing of lanes"], head_dim: ["head_dim", "lanes"], rotary_dim: ["turning", "lanes"], base: ["base"],
+  encoding: ["encoding"], pairing: ["pairing"], head_dim: ["head_dim"], rotary_dim: ["rotary_dim"], base: ["base"],
   rope_type: ["scaling"], factor: ["factor"], attention_factor: ["gain of q and k"], score_factor: ["gain of scores"],
   original_max_len: ["trained length", "tokens"], max_len: ["longest length", "tokens"], window: ["window", "tokens"],
-  critical_dim: ["lanes that turn fully in training"], first_negative: ["first negative sum of cosines at", "tokens"],
+  critical_dim: ["dimensions that make a full rotation in training"], first_negative: ["first negative sum of cosines at", "tokens"],
 };
 
-const QUIET = new Set(["factor", "attention_factor", "score_factor"]); // not worth a word where they are 1
+const QUIET = new Set(["factor", "attention_factor", "score_factor"]); // not shown if they are 1
 
-/** Return the pictures of a frame in the order in which they are shown; all share its arrays. */
+/** Return the pictures of a frame in display order; all share its arrays. */
 export function picturesOf({ header, arrays }) {
   return [header, ...(header.more || [])].flatMap((about) => {
     const charts = chartsOf(about, arrays);
@@ -54,7 +54,7 @@ function chartsOf(about, arrays) {
   });
 }
 
-/** Marks at the same place become one, with both labels. */
+/** Join marks at the same place into one with both labels. */
 function merged(marks) {
   const found = new Map();
   for (const mark of marks) {
@@ -65,7 +65,7 @@ function merged(marks) {
   return [...found.values()];
 }
 
-/** Return facts as `{label, value, unit}`, numbers written for people. */
+/** Return facts as `{label, value, unit}` with formatted numbers. */
 export function factsOf(header) {
   const facts = Array.isArray(header.facts) ? header.facts : Object.entries(header.facts || {}).flatMap(fact);
   return [...facts, ...collisions(header)].map((one) => ({ ...one, value: typeof one.value === "number" ? say(one.value) : String(one.value) }));
@@ -80,7 +80,7 @@ function fact([name, value]) {
 
 function collisions({ collisions: found, searched }) {
   return Object.entries(found || {}).map(([dtype, pair]) => ({
-    label: `two positions alike in ${dtype}`,
+    label: `first collision in ${dtype}`,
     value: pair === null ? `none below ${say(searched)}` : `${say(pair.same_as)} and ${say(pair.position)}`,
   }));
 }
@@ -99,7 +99,7 @@ export function stripsOf({ header, arrays }) {
   for (const one of (header.series || []).filter(({ group }) => STRIPS.has(group))) {
     const kinds = Array.from(arrays[one.array], (i) => fates[i] ?? "none");
     const named = one.label && one.label !== one.group;
-    found.push({ title: named ? one.label : "Pairs of lanes, fastest first", narrow: named, kinds, nameOf: (i) => `pair ${i}` });
+    found.push({ title: named ? one.label : "Pairs of dimensions, fastest first", narrow: named, kinds, nameOf: (i) => `pair ${i}` });
   }
   return found;
 }
@@ -114,6 +114,6 @@ export function tableOf(header) {
   if (header.table) return header.table;
   if (!header.methods?.length) return null;
   const columns = ["method", "kept", "blended", "divided", "base", "gain", "slow", "slow_kept", "says"].filter((name) => name in header.methods[0]);
-  const titles = { gain: "gain of q and k", slow: "never a full turn in training", slow_kept: "of these kept", says: "what it does" };
+  const titles = { gain: "gain of q and k", slow: "no full rotation in training", slow_kept: "of these, kept", says: "what it does" };
   return { columns: columns.map((name) => titles[name] || name), rows: header.methods.map((one) => columns.map((name) => one[name])) };
 }

@@ -1,4 +1,4 @@
-// Loading plotly: 5 MB, so only when the first chart is drawn, and so that the page's policy has nothing to refuse.
+// Loads plotly: only for the first chart, since it has 5 MB, and without anything that the page's policy forbids.
 
 import { el } from "./dom.js";
 
@@ -11,7 +11,7 @@ export function loadPlotly() {
 }
 
 function insert() {
-  const held = document.getElementById("plotly-source"); // an exported page bears it as text
+  const held = document.getElementById("plotly-source"); // an exported page holds the script as text
   const source = held ? URL.createObjectURL(new Blob([held.textContent], { type: "text/javascript" })) : "/plotly.js";
   return new Promise((done, failed) => {
     const restore = held ? () => URL.revokeObjectURL(source) : withoutStyles();
@@ -23,13 +23,13 @@ function insert() {
     script.onerror = () => {
       restore();
       loading = null;
-      failed(new Error("The charts need plotly, which the server could not give: install posenc[web]."));
+      failed(new Error("The charts need plotly, which is not installed where the server runs: install posenc[web]."));
     };
     document.head.append(script);
   });
 }
 
-/** While plotly loads, leave out the style elements that it adds for maps, which we do not draw and the policy forbids. */
+/** While plotly loads, drop the style elements that it adds for geographic maps: unused here, and forbidden by the policy. */
 function withoutStyles() {
   const { head } = document;
   head.appendChild = (node) => (node.tagName === "STYLE" ? node : Node.prototype.appendChild.call(head, node));

@@ -1,4 +1,4 @@
-// The page: header, sections, tabs, the drawer of phones, and the beginning.
+// The page's entry point: header, sections, tabs, and the panel as a drawer on narrow screens.
 
 import { canAnswer, isExport, loadStart } from "./api.js";
 import { SECTIONS, catalogue, fits, queryFor, sectionOf, setCatalogue, viewsOf } from "./catalogue.js";
@@ -25,7 +25,7 @@ async function begin() {
   readState(location.search || window.POSENC_STATE || "");
   startTheme(document.getElementById("theme-button"), state.theme);
   startDrawer();
-  if (state.view && !["heat", "similarity"].includes(state.view)) loadPlotly().catch(() => {}); // while the server computes; who needs it says what failed
+  if (state.view && !["heat", "similarity"].includes(state.view)) loadPlotly().catch(() => {}); // loads while the server computes; the first chart reports a failure
   const start = await loadStart((early) => {
     document.getElementById("version").textContent = early.version || "";
     status.textContent = early.ready ? "Drawing." : `${early.message || "Loading torch and the encodings"}: a few seconds, once.`;
@@ -39,7 +39,7 @@ async function begin() {
   refresh();
 }
 
-/** Give what the address leaves open: the target's encoding or model, and a view that fits. */
+/** Fill in what the address does not set: the target's encoding or model, and a view that it supports. */
 function complete() {
   const { target } = catalogue;
   if (!catalogue.encodings.has(state.a)) {
@@ -64,7 +64,7 @@ function buildSections() {
   }, title)));
 }
 
-/** Bring sections, tabs and panel in line with the state. */
+/** Update sections, tabs and panel from the state. */
 function frame(what) {
   const view = catalogue.views.get(state.view);
   const section = sectionOf(view) || "encodings";
@@ -80,7 +80,7 @@ function frame(what) {
   document.title = `${view?.title || "See position"} · ${section === "models" ? state.model : section === "encodings" ? [state.a, state.b].filter(Boolean).join(" and ") : "posenc"} · posenc explorer`;
 }
 
-/** Say whether a view can be shown: always with a server, and in an exported page where it is in the file. */
+/** Return whether a view can be shown: always with a server; in an exported page only if the file holds it. */
 function has(view, side) {
   return canAnswer(`/api/view/${view.id}`, queryFor(view, side));
 }
@@ -94,7 +94,7 @@ function buildTabs(section) {
     const none = section === "encodings" && !(fits(state.a, view) && has(view, "A"));
     return el("button", {
       type: "button", role: "tab", id: `tab-${view.id}`, "aria-selected": String(chosen), "aria-controls": "stage", tabindex: chosen ? "0" : "-1",
-      "aria-disabled": none ? "true" : undefined, title: none ? `${state.a} has no such picture` : view.help, data: { view: view.id },
+      "aria-disabled": none ? "true" : undefined, title: none ? `This view does not apply to ${state.a}` : view.help, data: { view: view.id },
       onclick: () => { if (!none) change({ view: view.id, at: "" }, "view"); },
     }, view.title);
   }));
@@ -113,7 +113,7 @@ tabs.addEventListener("keydown", (event) => {
   open[(to + open.length) % open.length].click();
 });
 
-/** On phones the panel is a drawer over the page. */
+/** On narrow screens the panel opens as a drawer over the page. */
 function startDrawer() {
   const button = document.getElementById("drawer-button");
   const shade = document.getElementById("shade");

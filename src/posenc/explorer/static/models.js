@@ -1,4 +1,4 @@
-// The shelf of models: a list to search, and a place for one's own config.json or checkpoint, of which the header alone is sent.
+// The list of models, with a search, and a drop zone for a config.json or a checkpoint. Only a checkpoint's header is sent.
 
 import { inspectModel, isExport } from "./api.js";
 import { catalogue, viewsOf } from "./catalogue.js";
@@ -6,10 +6,10 @@ import { el, say } from "./dom.js";
 import { viewOptions } from "./encodings.js";
 import { change, state } from "./state.js";
 
-const MOST = 1 << 20; // bytes that the server takes
-const own = []; // models read from files, the latest first
+const MOST = 1 << 20; // bytes: the server's limit for an upload
+const own = []; // models read from files, latest first
 
-/** Fill the panel with the shelf and return what updates it. */
+/** Fill the panel with the list of models and return the function that updates it. */
 export function modelsPanel(panel) {
   const search = el("input", { type: "search", id: "model-search", placeholder: "llama, 131072, qwen…", autocomplete: "off", spellcheck: "false" });
   const list = el("div", { class: "shelf", role: "radiogroup", "aria-label": "Models" });
@@ -31,14 +31,14 @@ export function modelsPanel(panel) {
   return update;
 }
 
-/** Return the model to begin with. */
+/** Return the model that the page starts with. */
 export function firstModel() {
   const { target } = catalogue;
   if (target && (target.kind === "model" || target.kind === "file") && target.id) return target.id;
   return defaultModel() || catalogue.models[0]?.name || "";
 }
 
-/** Return the model that the view shows where none is named. */
+/** Return the view's default model. */
 export function defaultModel() {
   return viewsOf("models")[0]?.controls.find(({ name }) => name === "model")?.default || "";
 }
@@ -60,7 +60,7 @@ function fillShelf(list, count, text) {
   }));
 }
 
-/** Show a model from its first layer on: another one may have fewer, and of other kinds. */
+/** Show a model, starting at its first layer: models differ in the number and kinds of layers. */
 function show(id) {
   const { layer: _, ...v } = state.v;
   change({ model: id, at: "", v }, "model");
@@ -93,7 +93,7 @@ function dropZone(refresh) {
   const said = el("p", { class: refused ? "said error" : "said", role: "status" }, refused || "");
   const zone = el("div", { class: "drop" },
     el("label", { for: "model-file" }, "Drop a config.json or a .safetensors file here, or choose one"), input,
-    el("p", { class: "hint" }, "It goes to the server on this machine and nowhere else. Of a checkpoint, the header alone is read: names and shapes."), said);
+    el("p", { class: "hint" }, "The file goes only to the server on this machine. Only the header of a checkpoint is read: tensor names and shapes."), said);
   const take = (files) => read([...files]).then((model) => {
     own.unshift(model);
     said.className = "said";
@@ -118,7 +118,7 @@ function dropZone(refresh) {
   return zone;
 }
 
-/** Send what a server needs of the files: a checkpoint's header, a configuration, or both. */
+/** Send the parts that the server needs: a checkpoint's header, a configuration, or both. */
 async function read(files) {
   if (!files.length) throw new Error("No file was chosen.");
   const checkpoint = files.find((file) => file.name.endsWith(".safetensors"));
@@ -128,16 +128,16 @@ async function read(files) {
   if (checkpoint) parts.push(await header(checkpoint));
   if (config) parts.push(config);
   const blob = new Blob(parts);
-  if (blob.size > MOST) throw new Error(`${files[0].name}: what describes the model is over 1 MiB (${say(blob.size)} bytes), and no more is read.`);
+  if (blob.size > MOST) throw new Error(`${files[0].name}: the header and configuration have ${say(blob.size)} bytes together; at most 1 MiB is read.`);
   return { title: (checkpoint || config).name, ...await inspectModel((checkpoint || config).name, blob) };
 }
 
-/** Return the header slice of a safetensors file: eight bytes give its length. */
+/** Return the header of a safetensors file; the first eight bytes hold its length. */
 async function header(file) {
   const start = new DataView(await file.slice(0, 8).arrayBuffer());
   if (start.byteLength < 8) throw new Error(`${file.name}: too short for a safetensors file.`);
   const length = Number(start.getBigUint64(0, true));
-  if (length > MOST - 8) throw new Error(`${file.name}: its header says ${say(length)} bytes, and at most 1 MiB is read. Drop its config.json instead.`);
-  if (length + 8 > file.size) throw new Error(`${file.name}: its header says ${say(length)} bytes, and the file has ${say(file.size)}: it is cut off, or no safetensors file.`);
+  if (length > MOST - 8) throw new Error(`${file.name}: its header has ${say(length)} bytes; at most 1 MiB is read. Drop the model's config.json instead.`);
+  if (length + 8 > file.size) throw new Error(`${file.name}: the header should have ${say(length)} bytes, but the file has only ${say(file.size)}: it is truncated, or not a safetensors file.`);
   return file.slice(0, 8 + length);
 }

@@ -1,10 +1,10 @@
-// Two pictures side by side: their difference, and the scale that they share. Subtraction is all that the page does with numbers.
+// The difference of two pictures, and the scale that they share. Subtraction is the page's only arithmetic on results.
 
 import { extent } from "./dom.js";
 
-/** Return B minus A as a picture, or a sentence that says why there is none. */
+/** Return B minus A as a picture, or a sentence with the reason if there is none. */
 export function difference(one, other) {
-  if (!one || !other) return "There is no second picture to compare with.";
+  if (!one || !other) return "No difference: there is no second picture to compare with.";
   if ((one.kind === "matrix") !== (other.kind === "matrix")) return "No difference: the two pictures are of different kinds.";
   return one.kind === "matrix" ? matrixDifference(one, other) : seriesDifference(one, other);
 }
@@ -12,7 +12,7 @@ export function difference(one, other) {
 function matrixDifference(one, other) {
   const [a, b] = [one, other].map(({ matrix, arrays }) => [arrays[matrix.array], arrays[matrix.rows], arrays[matrix.columns]]);
   if (!same(a[1], b[1]) || !same(a[2], b[2])) {
-    return `No difference: A has ${a[1].length} × ${a[2].length} cells here and B ${b[1].length} × ${b[2].length}, or other rows and columns. ` +
+    return `No difference: A has ${a[1].length} × ${a[2].length} cells and B has ${b[1].length} × ${b[2].length}, or they stand for different rows or columns. ` +
       "Give both the same width and length.";
   }
   const arrays = [b[0].map((value, i) => value - a[0][i]), a[1], a[2]];
@@ -29,7 +29,7 @@ function seriesDifference(one, other) {
   for (let i = 0; i < n; i++) {
     const [a, b] = [one, other].map((picture) => picture.series[picture.series.length === 1 ? 0 : i]);
     const [ax, bx] = [one.arrays[a.x], other.arrays[b.x]];
-    if (!same(ax, bx)) return "No difference: the two lines are not at the same places. Give both the same width and length.";
+    if (!same(ax, bx)) return "No difference: the two lines have different x values. Give both the same width and length.";
     const ay = one.arrays[a.array];
     series.push({ label: (one.series.length >= other.series.length ? a : b).label, x: arrays.length, array: arrays.length + 1 });
     arrays.push(ax, other.arrays[b.array].map((value, j) => value - ay[j]));
@@ -37,7 +37,7 @@ function seriesDifference(one, other) {
   return { kind: one.kind, title: "", x: one.x, y: { label: `${one.y?.label || ""}: B − A`, unit: one.y?.unit }, series, arrays };
 }
 
-/** Return the scale that pictures side by side share: a range of the upright axis, or the size of the full colour. */
+/** Return the common scale of pictures: a range of the y axis, or for heat maps the magnitude with the full colour. */
 export function commonScale(list) {
   const pictures = list.filter(Boolean);
   if (!pictures.length || pictures.some(({ kind }) => (kind === "matrix") !== (pictures[0].kind === "matrix"))) return null;

@@ -1,17 +1,17 @@
-// The line that says what stands under the cursor, for eyes at once and for screen readers when the cursor rests.
+// The values under the cursor: shown at once, and announced to screen readers when the cursor rests.
 
 import { whoIs } from "./catalogue.js";
 import { el, say } from "./dom.js";
 import { isDark } from "./theme.js";
 
 const REST = 350; // ms
-const MOST = 8; // lines of a chart that are read out
+const MOST = 8; // curves of a chart that are listed
 
-/** Write what was found at a place, one entry a picture. */
+/** Show the values at a place, one entry per picture. */
 export function readout(parts, said, place) {
   clearTimeout(parts.rest);
   if (!said.length) {
-    parts.read.replaceChildren(el("p", { class: "hint" }, "Point at a picture, or move in it with the arrow keys."));
+    parts.read.replaceChildren(el("p", { class: "hint" }, "Point at a picture, or move the cursor in it with the arrow keys."));
     return;
   }
   const [first] = said;

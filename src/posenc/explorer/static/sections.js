@@ -10,7 +10,7 @@ import { setOption, state } from "./state.js";
 export function benchPanel(panel) {
   const options = el("section", { class: "group" });
   const methods = el("fieldset", { class: "group methods" });
-  panel.replaceChildren(about("A model was trained up to one length and shall read a longer text. Each method changes the frequencies of the pairs in its own way."), methods, options);
+  panel.replaceChildren(about("Run a model on texts longer than it was trained on. Each method changes the frequencies of the dimension pairs differently."), methods, options);
   const update = () => {
     viewOptions(options, new Set(["methods"]));
     fillMethods(methods);
@@ -39,13 +39,13 @@ async function fillMethods(box) {
 /** The panel of a study's attention maps: its models as a list, and text, layer and head. */
 export function attentionPanel(panel) {
   const options = el("section", { class: "group" });
-  panel.replaceChildren(about("Small models that a study trained, each with its own encoding: give a text and see which tokens look at which."), options);
+  panel.replaceChildren(about("Small models trained by a study, each with a different encoding. Enter a text to see which tokens attend to which."), options);
   const update = () => viewOptions(options, new Set(["cell"]));
   update();
   return update;
 }
 
-/** Once an answer says which models a study has, offer them; once it says how many layers and heads, keep to these. */
+/** Fill the list of models from the first answer, and limit the layer and head controls to what the model has. */
 export function learnFromFrame(view, headers) {
   const [header] = headers;
   if (!header) return;

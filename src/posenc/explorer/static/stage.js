@@ -1,4 +1,4 @@
-// The main area: asks for the pictures of the present state, draws them side by side, and links their cursors.
+// The main area: requests the pictures of the current state, draws them side by side, and links their cursors.
 
 import { canAnswer, loadFrame } from "./api.js";
 import { catalogue, queryFor, sidesOf, whoIs } from "./catalogue.js";
@@ -13,7 +13,7 @@ import { change, onChange, setOption, state } from "./state.js";
 import { drawStrip } from "./strips.js";
 import { isDark, onTheme } from "./theme.js";
 
-const STALE = 250; // ms after which an answer that nobody waits for is dropped
+const STALE = 250; // ms after which a request for an old state is aborted
 const figures = new Map(); // by row and letter
 let parts = null;
 let running = null;
@@ -21,12 +21,12 @@ let again = false;
 let asked = 0;
 let drawn = { view: null, frames: [], rows: [] };
 
-/** Build the stage's parts into the page, and draw whenever the state changes. `header` runs with each frame that arrives. */
+/** Build the stage, and redraw whenever the state changes. Each answer calls `onFrame(view, headers)`. */
 export function startStage(stage, onFrame) {
   parts = {
     title: document.getElementById("title"), help: document.getElementById("help"), status: document.getElementById("status"), stage, onFrame,
     facts: el("dl", { class: "facts" }), panels: el("div", { class: "panels" }), strips: el("div", { class: "strips" }), table: el("div", { class: "table-box" }),
-    read: el("div", { class: "readout" }, el("p", { class: "hint" }, "Point at a picture, or move in it with the arrow keys.")), live: el("p", { class: "unseen", "aria-live": "polite" }),
+    read: el("div", { class: "readout" }, el("p", { class: "hint" }, "Point at a picture, or move the cursor in it with the arrow keys.")), live: el("p", { class: "unseen", "aria-live": "polite" }),
     cell: el("section", { class: "cell", "aria-label": "Why this value", hidden: true }), notes: el("ul", { class: "notes" }), copy: el("div", { class: "copy" }),
   };
   stage.append(parts.facts, parts.read, parts.live, parts.panels, parts.cell, parts.strips, parts.table, parts.notes, parts.copy);
@@ -38,11 +38,11 @@ export function startStage(stage, onFrame) {
     width = stage.clientWidth;
     for (const figure of figures.values()) figure.draw();
     clearTimeout(parts.wait);
-    parts.wait = setTimeout(refresh, 200); // heat maps are asked for at the new width
+    parts.wait = setTimeout(refresh, 200); // heat maps are computed for the new width
   }).observe(stage);
 }
 
-/** Ask and draw again. While an answer is on its way the newest state waits; an old question is aborted. */
+/** Request and draw again. While a request runs, only the newest state waits; an old request is aborted. */
 export function refresh() {
   asked = performance.now();
   if (!running) return run();
@@ -51,7 +51,7 @@ export function refresh() {
   return undefined;
 }
 
-/** Show pictures again at their present size. */
+/** Redraw all pictures at their current size. */
 export function redraw() {
   for (const figure of figures.values()) figure.draw();
 }
@@ -101,7 +101,7 @@ async function ask(signal) {
   describe(view, frames, sides);
 }
 
-/** How many cells a heat map may have: as many as it has pixels. */
+/** Return the number of rows and columns to request: one cell per pixel at most. */
 function sizeOf(view, n) {
   const columns = getComputedStyle(parts.panels).gridTemplateColumns.split(" ").length;
   const across = n > 1 && parts.stage.clientWidth > 700 ? Math.max(2, Math.min(3, columns)) : 1;
@@ -111,7 +111,7 @@ function sizeOf(view, n) {
   return { rows: Math.round(upright), columns: view.id === "heat" ? width : Math.round(upright) };
 }
 
-/** Return rows of pictures: each has one picture or error a side, and the difference where there are two sides. */
+/** Return rows of pictures: one picture or error per side, and the difference if there are two sides. */
 function rowsOf(frames, sides) {
   const lists = frames.map((frame) => (frame.error ? null : picturesOf(frame)));
   const n = Math.max(1, ...lists.map((list) => list?.length || 0));
@@ -156,7 +156,7 @@ async function lay() {
   await Promise.all(work);
 }
 
-/** Return the scale of each row: shared by its sides, and by rows that say so. */
+/** Return the scale of each row: shared by its sides, and by rows with the same `share`. */
 function scalesOf(rows) {
   if (state.scale === "own") return rows.map(() => null);
   const shares = rows.map((cells, i) => cells.find(({ picture }) => picture?.share)?.picture.share ?? i);
@@ -182,7 +182,7 @@ function pointers(i) {
   };
 }
 
-/** Mark the same place in every picture of a row, and say what stands there. */
+/** Mark the same place in every picture of a row, and show the values there. */
 function point(i, place) {
   const said = [];
   for (const [key, figure] of figures) {
@@ -217,13 +217,13 @@ function describe(view, frames, sides) {
 
 function drawStrips(strips) {
   const key = JSON.stringify([strips, state.model, state.v.layer]);
-  if (parts.strips.dataset.key === key) return; // hundreds of boxes, which most moves of a slider leave as they are
+  if (parts.strips.dataset.key === key) return; // most moves of a slider leave these hundreds of boxes unchanged
   parts.strips.dataset.key = key;
   parts.strips.replaceChildren(...strips.map((strip) =>
     drawStrip(strip, strip.pick && ((i) => setOption("v", strip.pick, i, 0)), Number(state.v[strip.pick] || 0), (i) => holds(strip, i))));
 }
 
-/** Say whether the picture behind a box can be shown: always with a server. */
+/** Return whether a box can be chosen: always with a server; in an exported page only if the file holds its picture. */
 function holds({ pick }, i) {
   const view = catalogue.views.get(state.view);
   return canAnswer(`/api/view/${view.id}`, queryFor(view, "", {}, { [pick]: String(i) }));

@@ -1,16 +1,16 @@
-// What the page shows, and its address: everything that a reader can choose stands in the query string.
+// The page's state and its address: the query string holds every choice.
 
-/** The present state: view, encodings with their options, the views' options, a model, and the cell that is explained. */
+/** The current state: view, encodings with their options, the views' options, a model, and the cell that is explained. */
 export const state = { view: "", a: "", aOptions: {}, b: "", bOptions: {}, v: {}, model: "", at: "", scale: "", theme: "" };
 
-/** What is shown where the address says nothing, wherever it is opened: it need not stand there. */
+/** Defaults that hold on every machine, so that the address can omit them. */
 export const usual = { model: "" };
 
 const listeners = new Set();
 const KEYS = ["view", "a", "b", "model", "at", "scale", "theme"];
 const GROUPS = { a: "aOptions", b: "bOptions", v: "v" };
 
-/** Read the state from a query string; what is not named is as the page begins. */
+/** Read the state from a query string; keys that are missing get their defaults. */
 export function readState(query) {
   for (const key of KEYS) state[key] = "";
   for (const group of Object.values(GROUPS)) state[group] = {};
@@ -33,24 +33,24 @@ export function writeState() {
   return query.toString();
 }
 
-/** Change the state, put it into the address, and tell everyone who listens: `what` says which part changed. */
+/** Change the state, write it to the address, and call every listener; `what` names the part that changed. */
 export function change(part, what) {
   Object.assign(state, part);
   const query = writeState();
   try {
     history.replaceState(null, "", query ? `?${query}` : location.pathname);
   } catch {
-    // a page opened from disk may not change its address; the state lives on in memory
+    // a page opened from disk may not change its address; the state stays in memory
   }
   for (const listener of listeners) listener(what);
 }
 
-/** Call back with the name of the part that changed. */
+/** Register a callback that receives the name of the part that changed. */
 export function onChange(listener) {
   listeners.add(listener);
 }
 
-/** Set one option of "a", "b" or "v"; the default is left out of the address. */
+/** Set one option of "a", "b" or "v"; the address omits defaults. */
 export function setOption(group, name, value, fallback) {
   const key = GROUPS[group];
   const options = { ...state[key] };

@@ -1,10 +1,10 @@
-// Rows of small boxes: the layers of a model, and what an extension does to each pair of lanes. Letters repeat the colours.
+// Rows of small boxes: a model's layers, or what an extension does to each pair of dimensions. Letters repeat the colours.
 
 import { el } from "./dom.js";
 
 const LETTERS = { full: "F", sliding: "S", chunked: "C", nope: "N", linear: "L", kept: "K", blended: "B", divided: "D" };
 
-/** Draw a strip `{title, kinds, nameOf, details}`; `pick(i)`, where given, is called for the box that is chosen, if it `can(i)` be. */
+/** Draw a strip `{title, kinds, nameOf, details}`. A click on box i calls `pick(i)`, if given; boxes without `can(i)` are disabled. */
 export function drawStrip({ title, narrow, kinds, nameOf, details }, pick, chosen, can) {
   const counts = new Map();
   for (const kind of kinds) counts.set(kind, (counts.get(kind) || 0) + 1);

@@ -1,4 +1,4 @@
-// Light and dark: what the system prefers, unless the reader chose; and the scheme's colours for what is drawn.
+// Light and dark scheme: the system's preference unless the user chose one; and the scheme's colours for drawing.
 
 import { el } from "./dom.js";
 
@@ -10,34 +10,34 @@ const changed = new Set();
 let chosen = "";
 let cache = null;
 
-/** Begin with the scheme of the address, or with the one chosen last, and bring the button to life. */
+/** Start with the scheme in the address or the last choice, and connect the button. */
 export function startTheme(button, fromAddress) {
   choose(fromAddress || remembered());
   button.addEventListener("click", () => choose(NEXT[chosen], true));
-  system.addEventListener("change", tell);
+  system.addEventListener("change", notify);
 
   function choose(theme, keep = false) {
     chosen = theme in NEXT ? theme : "";
     if (chosen) document.documentElement.dataset.theme = chosen;
     else delete document.documentElement.dataset.theme;
     button.replaceChildren(el("span", { class: "wide" }, "Theme: "), WORDS[chosen]);
-    button.setAttribute("aria-label", `Theme: ${WORDS[chosen]}. Choose the next.`);
+    button.setAttribute("aria-label", `Theme: ${WORDS[chosen]}. Switch to the next.`);
     if (keep) remember(chosen);
-    tell();
+    notify();
   }
 }
 
-/** Call back whenever the colours change. */
+/** Register a callback for changes of the colours. */
 export function onTheme(call) {
   changed.add(call);
 }
 
-/** Say whether the page is dark now. */
+/** Return whether the page is dark now. */
 export function isDark() {
   return chosen ? chosen === "dark" : system.matches;
 }
 
-/** Return the scheme's colours as `rgb(...)`, for canvas and charts, which read no variables. */
+/** Return the scheme's colours as `rgb(...)`: canvas and charts cannot read CSS variables. */
 export function colours() {
   if (cache) return cache;
   const probe = el("span");
@@ -51,7 +51,7 @@ export function colours() {
   return cache;
 }
 
-function tell() {
+function notify() {
   cache = null;
   for (const call of changed) call();
 }
@@ -68,6 +68,6 @@ function remember(theme) {
   try {
     localStorage.setItem(KEY, theme);
   } catch {
-    // then it lasts as long as the page
+    // without storage the choice lasts as long as the page
   }
 }

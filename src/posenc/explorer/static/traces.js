@@ -1,4 +1,4 @@
-// What plotly is given: traces, axes and reference lines in the page's own look.
+// Traces, axes and reference lines for plotly, in the page's style.
 
 import { catalogue } from "./catalogue.js";
 import { mix, veil } from "./colourmap.js";
@@ -10,10 +10,10 @@ const APART = {
   light: ["#0072b2", "#d55e00", "#00805d", "#a8449b", "#85700b", "#3b2d97", "#c2475f", "#3d4043"],
   dark: ["#4ba7ea", "#ff8536", "#2ec498", "#dc8ad0", "#c4ad45", "#a99df5", "#f48c9b", "#d6d6d6"],
 };
-const MOST_DOTS = 600; // more are a line alone: each dot is an element
+const MOST_DOTS = 600; // above this only the line is drawn: each dot is an SVG element
 const FONT = 'system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
-/** Return the traces of a picture; `colour` is the encoding's. Of a line no more is drawn than `pixels` can show. */
+/** Return the traces of a picture. `colour` is the encoding's; lines are thinned to `pixels` columns. */
 export function traces(picture, arrays, { colour, pixels }) {
   const { series, kind } = picture;
   const painted = series.map((one, i) => look(one, i, series.length, colour, picture));
@@ -31,7 +31,7 @@ export function traces(picture, arrays, { colour, pixels }) {
     const mode = one.points || x.length === 1 ? "lines+markers" : "lines";
     return [{ ...common, type: "scatter", mode, ...thin(x, y, pixels), line, marker: { size: 5, color }, connectgaps: false }];
   });
-  return [...behind, ...lines]; // no band covers another one's line
+  return [...behind, ...lines]; // all lines are drawn over all bands
 }
 
 function points(one, arrays, { color, ...common }) {
@@ -53,17 +53,17 @@ function band(one, arrays, fillcolor, pixels) {
   ];
 }
 
-/** Return what a legend says of each series: label, colour and dash. */
+/** Return the legend entry of each series: label, colour and dash. */
 export function legendOf(picture, colour) {
   if (picture.series.length < 2) return [];
   return picture.series.map((one, i) => ({ label: one.label || `line ${i}`, ...look(one, i, picture.series.length, colour, picture) }));
 }
 
-/** The colour and dash of each series: its own, shades of the encoding's, or ones that are told apart. */
+/** Return the colour and dash of a series: its own, a shade of the encoding's, or one from a list of distinct colours. */
 function look(one, i, count, colour, picture) {
   if (one.colour) return { color: isDark() ? one.colour_dark || one.colour : one.colour, dash: DASHES[0] };
   const many = count > 1;
-  const named = catalogue.encodings.get(one.label); // one line an encoding: its own colour, as everywhere
+  const named = catalogue.encodings.get(one.label); // a line named after an encoding has the encoding's colour
   if (named) return { color: isDark() ? named.colour_dark : named.colour, dash: DASHES[i % DASHES.length] };
   if (colour && !picture.apart) {
     const { paper, ink } = colours();
@@ -75,7 +75,7 @@ function look(one, i, count, colour, picture) {
   return { color: list[i % list.length], dash: DASHES[(count <= 4 ? i : Math.floor(i / list.length)) % DASHES.length] };
 }
 
-/** Return a line with at most four points a pixel's column: first, least, greatest and last. */
+/** Return a line with at most four points per pixel column: first, least, greatest and last. */
 export function thin(x, y, pixels) {
   const n = x.length;
   if (n <= 4 * pixels) return { x, y };
@@ -94,7 +94,7 @@ export function thin(x, y, pixels) {
   return { x: keptX, y: keptY };
 }
 
-/** Return the layout of a chart of a given size; `range` is the upright axis' common range, or null. */
+/** Return the layout of a chart of a given size; `range` is the common range of the y axis, or null. */
 export function layout(picture, arrays, { width, height, range }) {
   const ink = colours();
   const axis = (about = {}, values = [], room = width) => ({
@@ -116,7 +116,7 @@ export function layout(picture, arrays, { width, height, range }) {
   if (range) made.yaxis.range = picture.y?.log ? range.map((value) => Math.log10(value)) : range;
   if (picture.kind === "points" && !solid && picture.equal !== false) {
     Object.assign(made.yaxis, { scaleanchor: "x", scaleratio: 1, constrain: "domain" });
-    made.xaxis.constrain = "domain"; // a square, and not a wide one that is empty at its sides
+    made.xaxis.constrain = "domain"; // keeps the plot square instead of wide with empty sides
   }
   if (solid) {
     const deep = (about) => ({ title: { text: plain(withUnit(about)) }, gridcolor: ink.line, color: ink.soft, backgroundcolor: ink.paper });
@@ -125,14 +125,14 @@ export function layout(picture, arrays, { width, height, range }) {
   return made;
 }
 
-/** An axis' title, on two lines where one would be longer than the axis. */
+/** Return an axis title, on two lines if one would be longer than the axis. */
 function titleOf(about, room) {
   const whole = plain(withUnit(about));
   if (!about.unit || whole.length * 6.4 < room - 70) return whole;
   return `${plain(about.label)}<br>${plain(about.unit)}`;
 }
 
-/** Ticks at powers of ten, in figures that plotly need not set with style attributes. */
+/** Return ticks at powers of ten as plain text: plotly's own superscripts need style attributes, which the policy forbids. */
 function decades(values) {
   const [low, high] = extent(...values.map((array) => array.filter((value) => value > 0)));
   if (!(low > 0)) return {};
@@ -170,7 +170,7 @@ function references(picture, arrays, ink) {
   return { shapes, annotations };
 }
 
-/** Text for plotly, which reads tags and entities in labels: they are shown as they stand. */
+/** Escape text for plotly, which interprets tags and entities in labels. */
 function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }

@@ -1,4 +1,4 @@
-"""The explorer's views: each answers an untrusted question with a frame whose numbers come from `posenc.measure`."""
+"""The explorer's views: each answers an untrusted query with a frame whose numbers come from `posenc.measure`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,14 +32,14 @@ __all__ = ["VIEWS", "Control", "View", "allow", "answer"]
 
 
 def answer(view_id: str, query: Mapping[str, str]) -> Frame | dict[str, Any]:
-    """Return what a view answers a query with: a frame; of `cell` plain JSON values.
+    """Return a view's answer to a query: a frame, or JSON values for the view `cell`.
 
     Args:
         view_id: One of `VIEWS`.
-        query: Keys and texts as they stand in an address; nothing of them is trusted.
+        query: Keys and values from the address's query string, untrusted.
 
     Raises:
-        ValueError: There is no such view, a value is refused, or the encoding has no such picture.
+        ValueError: There is no such view, a value is invalid, or the view does not apply to the encoding.
         TypeError: The encoding's options are unknown or missing.
 
     >>> answer("wavelengths", {"a": "rope", "a.head_dim": "4"}).arrays[1].round(2).tolist()

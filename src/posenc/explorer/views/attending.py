@@ -1,4 +1,4 @@
-"""The view of trained models: where each head looks in a text, by token or by distance."""
+"""The view of trained models: what each head attends to in a text, by token or by distance."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,10 @@ from posenc.explorer.views.view import Series, Values, View, axis, of_lines, of_
 from posenc.study.config import read_size
 
 _MOST_TOKENS = 512
-_DRAWS = 64  # what `measure.profile` takes
+_DRAWS = 64  # the default of `measure.profile`
 _SHOWN = (
-    "A head's map; weights by distance, of the heads or of all encodings; scores by distance, of the heads or of all "
-    "encodings."
+    "The map of one head; weights by distance for all heads or for all encodings; or scores by distance for all heads "
+    "or for all encodings."
 )
 _TEXT = "The position of a word says what it may mean; the word before it says more."
 
@@ -28,7 +28,9 @@ def _attention(asked: Values) -> Frame:
     model = study.model(cell)
     ids, unknown = study.tokens(asked["text"])
     if not ids:
-        raise ValueError(f"{WHO}: text must have characters that the study's text has; got {asked['text'][:40]!r}.")
+        raise ValueError(
+            f"{WHO}: text must have characters that occur in the study's training text; got {asked['text'][:40]!r}."
+        )
     ids = ids[:_MOST_TOKENS]
     sizes = {"layer": len(model.blocks), "head": read_size(study.cells[cell].size).n_heads}
     for name, most in sizes.items():
@@ -42,7 +44,7 @@ def _attention(asked: Values) -> Frame:
         "cell": cell,
         **{f"n_{name}s": most for name, most in sizes.items()},
         "tokens": [_shown(study.symbols[i]) for i in ids],
-        "notes": [f"Left out, because the study's text has none of them: {unknown}"] if unknown else [],
+        "notes": [f"Left out, because the study's training text has none of them: {unknown}"] if unknown else [],
         "code": _code(study, cell, ids, asked),
     }
     drawn = {"map": _map, "distance": _by_distance, "encodings": _by_encoding, "profile": _profile}
@@ -56,16 +58,16 @@ def _map(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str,
     rows, columns = spread(n, asked["rows"]), spread(n, asked["columns"])
     shown = np.where(np.tri(n, dtype=bool), weights, np.nan)[np.ix_(rows.astype(int), columns.astype(int))]
     head |= {
-        "title": f"{cell}: where layer {asked['layer']}, head {asked['head']} looks",
-        "x": axis("token looked at"),
-        "y": axis("token that looks"),
+        "title": f"{cell}: attention weights of layer {asked['layer']}, head {asked['head']}",
+        "x": axis("key token"),
+        "y": axis("query token"),
     }
     return of_matrix(head, shown, rows, columns, (n, n))
 
 
 def _by_distance(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
     found = measure.attention_by_distance(measure.attention_maps(study.model(cell), ids))
-    head |= _of_distance(f"{cell}: how far the heads of layer {asked['layer']} look")
+    head |= _of_distance(f"{cell}: attention weight by distance, heads of layer {asked['layer']}")
     distance = np.arange(float(len(ids)))
     return of_lines(head, [Series(f"head {h}", distance, y) for h, y in enumerate(found[asked["layer"]])])
 
@@ -73,10 +75,10 @@ def _by_distance(study: Study, cell: str, ids: list[int], asked: Values, head: d
 def _by_encoding(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
     distance = np.arange(float(len(ids)))
     series = []
-    for name, encoding in _beside(study, cell).items():
+    for name, encoding in _siblings(study, cell).items():
         maps = measure.attention_maps(study.model(name), ids)[asked["layer"]]
         series.append(Series(encoding, distance, measure.attention_by_distance(maps).mean(0)))
-    head |= _of_distance(f"How far layer {asked['layer']} looks, mean of its heads, by encoding")
+    head |= _of_distance(f"Attention weight by distance in layer {asked['layer']}, mean of its heads, by encoding")
     return of_lines(head, series)
 
 
@@ -84,7 +86,7 @@ def _profile(study: Study, cell: str, ids: list[int], asked: Values, head: dict[
     distance = np.arange(float(_reach(study, ids)))
     found = measure.profile(study.model(cell).encoding, distance.astype(int), content="same", seed=0)
     head |= _of_scores(f"{cell}: score by distance of the trained encoding, q = k drawn at random", study, head)
-    head["notes"][-1] += " The band holds 90 % of them."
+    head["notes"][-1] += " The band contains 90 % of them."
     bands = zip(found.mean, found.low, found.high, strict=True)
     several = len(found.mean) > 1
     return of_lines(
@@ -95,15 +97,15 @@ def _profile(study: Study, cell: str, ids: list[int], asked: Values, head: dict[
 def _profiles(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
     distance = np.arange(float(_reach(study, ids)))
     series = []
-    for name, encoding in _beside(study, cell).items():
+    for name, encoding in _siblings(study, cell).items():
         found = measure.profile(study.model(name).encoding, distance.astype(int), content="same", seed=0)
         series.append(Series(encoding, distance, found.mean.mean(0)))
     head |= _of_scores("Score by distance of each trained encoding, mean of its heads, q = k drawn", study, head)
     return of_lines(head, series)
 
 
-def _beside(study: Study, cell: str) -> dict[str, str]:
-    """Return the encodings of all cells of the same size and seed; classes of one's own are not loaded."""
+def _siblings(study: Study, cell: str) -> dict[str, str]:
+    """Return the encodings of all cells with the same size and seed; user classes are not loaded."""
     like = study.cells[cell]
     return {name: its.encoding for name, its in study.cells.items() if its[2:] == like[2:] and ":" not in its.encoding}
 
@@ -161,13 +163,13 @@ def _code(study: Study, cell: str, ids: list[int], asked: Values) -> dict[str, s
 ATTENTION = View(
     "attention",
     "Attention",
-    "A trained model of a study: where each head looks, by token, by distance, and beside the other encodings.",
+    "A trained model of a study: what each head attends to, by token, by distance, and compared with other encodings.",
     (
-        Control("cell", "text", "", "A finished cell of the study, as rope-s0; the first if left out.", max=200),
+        Control("cell", "text", "", "A finished cell of the study, such as rope-s0; if empty, the first one.", max=200),
         Control("draw", "choice", "map", _SHOWN, ("map", "distance", "encodings", "profile", "profiles")),
-        Control("text", "text", _TEXT, "What the model reads.", max=2048),
-        Control("layer", "int", 0, "Which layer's weights.", min=0, max=63),
-        Control("head", "int", 0, "Whose map.", min=0, max=255),
+        Control("text", "text", _TEXT, "The text that the model reads.", max=2048),
+        Control("layer", "int", 0, "The layer.", min=0, max=63),
+        Control("head", "int", 0, "The head of the map.", min=0, max=255),
         ROWS,
         COLUMNS,
     ),

@@ -1,4 +1,4 @@
-"""The view that explains: why a cell of another view has its value."""
+"""The view that explains the value of a cell of another view."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,24 +24,24 @@ _OF = {
 
 @dataclass(frozen=True)
 class CellView(View):
-    """The view that explains a cell of another; it takes that one's options beside its own."""
+    """The view that explains a cell of another view; it takes that view's options in addition to its own."""
 
     def answer(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return formula, steps and value.
 
         Raises:
-            ValueError: The view explains nothing, there is no such cell, or a value is refused.
+            ValueError: The view does not explain its cells, there is no such cell, or a value is invalid.
             TypeError: An option is unknown or missing.
         """
         for name in ("view", "row", "column"):
             if name not in query:
-                raise ValueError(f"{WHO}: {name} is missing; a cell is asked for by view, row and column. Add it.")
+                raise ValueError(f"{WHO}: {name} is missing; a cell is given by view, row and column. Add {name}=...")
         view = _OF[read_word("view", query["view"], tuple(_OF))]
         row, column = read_number("row", query["row"]), read_number("column", query["column"])
         rest = {key: text for key, text in query.items() if key not in ("view", "row", "column")}
         subject, asked = read_view(view, rest)
         asked = scores.settle(view.id, subject, asked)
-        formula = subject.card.formula if subject.card else f"{subject.encoding.name}'s own"
+        formula = subject.card.formula if subject.card else f"the formula of {subject.encoding.name}"
         why = cells.explain(view.id, subject.encoding, formula, asked, row, column)
         return {
             "view": "cell",
@@ -57,11 +57,11 @@ class CellView(View):
 CELL = CellView(
     "cell",
     "Why this value",
-    "Why a cell has its value: the formula with the numbers put in, step by step.",
+    "The formula behind one value, with the numbers substituted, step by step.",
     (
-        Control("view", "choice", "heat", "Whose cell.", tuple(_OF)),
-        Control("row", "float", 0.0, "What its row stands for: a position, or the number of a curve."),
-        Control("column", "float", 0.0, "What its column stands for: a lane, a pair, a position or a distance."),
+        Control("view", "choice", "heat", "The view that the cell belongs to.", tuple(_OF)),
+        Control("row", "float", 0.0, "The cell's row: a position, or the index of a curve."),
+        Control("column", "float", 0.0, "The cell's column: a lane, a pair, a position or a distance."),
     ),
     lambda values: None,  # type: ignore[arg-type, return-value]
     None,

@@ -1,4 +1,4 @@
-"""Controls of views: what a view may be asked, and how an untrusted question is read."""
+"""Controls of views: the options of a view, and how they are read from an untrusted query."""
 
 import math
 from collections.abc import Mapping
@@ -10,23 +10,23 @@ from posenc.config.values import short
 WHO = "explore"
 LONGEST = 1_000_000  # positions
 MOST_PIXELS = 4096  # rows or columns of a picture
-WIDEST = 4096  # lanes
+WIDEST = 4096  # dimensions
 _MOST_CHARACTERS = 4096
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclass(frozen=True)
 class Control:
-    """One value that a view is asked for.
+    """One option of a view.
 
     Args:
         name: Its key in the query.
-        kind: How it is written: a whole number, a number, true or false, one of `choices`, or text.
-        default: What is taken where the query has none; None where that depends on the encoding.
-        help: One sentence for a person.
+        kind: Its type: a whole number, a number, true or false, one of `choices`, or text.
+        default: The value if the query has none; None if that depends on the encoding.
+        help: One sentence for the user.
         choices: The words that are allowed.
         min: The smallest number.
-        max: The largest number, or the longest text.
+        max: The largest number, or the longest text in characters.
         log: Whether a slider should be logarithmic.
     """
 
@@ -40,14 +40,14 @@ class Control:
     log: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, with the keys that every control of the page has."""
+        """Return JSON values, with the keys that every control of the page has."""
         return asdict(self) | {"choices": list(self.choices), "required": False}
 
     def read(self, text: str) -> Any:
-        """Return the value that a text stands for.
+        """Read the value from text.
 
         Raises:
-            ValueError: It stands for none, or for one that is not allowed.
+            ValueError: The text is not a value of this kind, or the value is not allowed.
         """
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(
@@ -76,10 +76,10 @@ class Control:
 
 
 def read_query(view: str, controls: tuple[Control, ...], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the value of each control of a view, its default where the query has none.
+    """Return the value of each control of a view; the default if the query has none.
 
     Raises:
-        ValueError: A value is not allowed, or the query has a key that the view does not know.
+        ValueError: A value is not allowed, or the query has a key that is no option of the view.
 
     >>> length = Control("length", "int", 64, "Positions.", min=1, max=100)
     >>> read_query("heat", (length,), {"length": "12"})
@@ -96,10 +96,10 @@ def read_query(view: str, controls: tuple[Control, ...], query: Mapping[str, str
 
 
 def read_integer(name: str, text: str) -> int:
-    """Return a whole number.
+    """Read an integer.
 
     Raises:
-        ValueError: The text is none, or has over 18 digits.
+        ValueError: The text is not an integer, or has over 18 digits.
     """
     plain = text.strip()
     digits = plain[1:] if plain[:1] in "+-" else plain
@@ -109,10 +109,10 @@ def read_integer(name: str, text: str) -> int:
 
 
 def read_number(name: str, text: str) -> float:
-    """Return a finite number.
+    """Read a finite number.
 
     Raises:
-        ValueError: The text is none.
+        ValueError: The text is not a finite number.
     """
     try:
         value = float(text) if text.isascii() and "_" not in text else math.nan
@@ -124,7 +124,7 @@ def read_number(name: str, text: str) -> float:
 
 
 def read_flag(name: str, text: str) -> bool:
-    """Return true or false.
+    """Read true or false.
 
     Raises:
         ValueError: The text is neither.
@@ -135,10 +135,10 @@ def read_flag(name: str, text: str) -> bool:
 
 
 def read_word(name: str, text: str, choices: tuple[str, ...]) -> str:
-    """Return one of the words that are allowed.
+    """Read one of the allowed words.
 
     Raises:
-        ValueError: The text is none of them.
+        ValueError: The text is not an allowed word.
     """
     if text not in choices:
         raise ValueError(f"{WHO}: {name} must be one of {', '.join(choices)}; got {short(text)}.")
@@ -146,24 +146,24 @@ def read_word(name: str, text: str, choices: tuple[str, ...]) -> str:
 
 
 def read_list(name: str, text: str, most: int = WIDEST) -> list[str]:
-    """Return the parts between commas, with or without brackets around them.
+    """Split a list at its commas; brackets around it are optional.
 
     Raises:
-        ValueError: There are none, or more than `most`.
+        ValueError: The list is empty, or has more than `most` entries.
     """
     parts = [part.strip().strip("'\"") for part in text.strip().strip("()[]").split(",")]
     parts = parts[:-1] if parts[-1] == "" else parts
     if not parts or len(parts) > most or not all(parts):
-        raise ValueError(f"{WHO}: {name} must be 1 to {most} values with commas between; got {short(text)}.")
+        raise ValueError(f"{WHO}: {name} must be 1 to {most} values separated by commas; got {short(text)}.")
     return parts
 
 
-# controls that several views have
-ROWS = Control("rows", "int", 512, "Rows of the picture.", min=1, max=MOST_PIXELS)
-COLUMNS = Control("columns", "int", 512, "Columns of the picture.", min=1, max=MOST_PIXELS)
-SEED = Control("seed", "int", 0, "Of the draw of what is learned.", min=0, max=2**31 - 1)
+# controls shared by several views
+ROWS = Control("rows", "int", 512, "The number of rows of the picture.", min=1, max=MOST_PIXELS)
+COLUMNS = Control("columns", "int", 512, "The number of columns of the picture.", min=1, max=MOST_PIXELS)
+SEED = Control("seed", "int", 0, "The seed for initialising learned parameters.", min=0, max=2**31 - 1)
 
 
 def length(default: int, most: int = LONGEST, least: int = 1) -> Control:
-    """Return the control of a number of positions."""
-    return Control("length", "int", default, "How many positions are shown.", min=least, max=most, log=True)
+    """Return the control for the number of positions."""
+    return Control("length", "int", default, "The number of positions that are shown.", min=least, max=most, log=True)

@@ -1,7 +1,7 @@
-"""Which pictures an encoding has, told from what it is made of: nothing is run, so that the page is there sooner.
+"""Find the views that apply to an encoding from its type, without running it, so that the page starts sooner.
 
-Each function returns True or False as the measurement behind the picture would answer, or None where only asking it
-tells: a class of one's own may do what ours do not.
+Each function returns whether the measurement behind the view would succeed. For a user class, which may do what ours do
+not, it returns None: then only the measurement decides.
 """
 
 from posenc.compose import Compose, PerLayer
@@ -12,11 +12,11 @@ from posenc.families import Additive, OwnFrequencies, Rotary, ValueRotary
 from posenc.mapped import Wrapper
 from posenc.piecewise import Piecewise
 
-_STILL = Encoding.rotate_q, Encoding.rotate_k
+_IDENTITY = Encoding.rotate_q, Encoding.rotate_k
 
 
 def members(encoding: Encoding) -> list[Encoding] | None:
-    """Return what the first layer's encoding is made of, as `Encoding.leaves` does; None of a class of one's own.
+    """Return the members of the first layer's encoding, as `Encoding.leaves` does; None for a user class.
 
     >>> from posenc import ALiBi, RoPE
     >>> [one.name for one in members(Compose(RoPE(head_dim=4), ALiBi(n_heads=2)))]
@@ -35,7 +35,7 @@ def members(encoding: Encoding) -> list[Encoding] | None:
 
 
 def has_lanes(encoding: Encoding) -> bool | None:
-    """Say whether a position has numbers of its own: vectors that are added, or one turn of pairs."""
+    """Return whether a position has numbers of its own: an added vector, or exactly one rotation of pairs."""
     if (found := members(encoding)) is None:
         return None
     if encoding.reads_x:
@@ -44,50 +44,50 @@ def has_lanes(encoding: Encoding) -> bool | None:
         return True
     if maps_distances(encoding):
         return False
-    turning = [one for one in found if (type(one).rotate_q, type(one).rotate_k) != _STILL]
-    turning = turning or [one.rope for one in found if isinstance(one, ValueRotary)]
-    return sum(isinstance(one, Rotary | PoPE) for one in turning) == 1
+    rotating = [one for one in found if (type(one).rotate_q, type(one).rotate_k) != _IDENTITY]
+    rotating = rotating or [one.rope for one in found if isinstance(one, ValueRotary)]
+    return sum(isinstance(one, Rotary | PoPE) for one in rotating) == 1
 
 
 def has_vectors(encoding: Encoding) -> bool | None:
-    """Say the same, where those beside a position may not count."""
+    """Return whether a position has a vector that does not depend on its neighbours."""
     return False if looks_around(encoding) else has_lanes(encoding)
 
 
 def has_waves(encoding: Encoding) -> bool | None:
-    """Say that there are no wavelengths where nothing could have any, or where a network stands behind the sines."""
+    """Return False if nothing has a frequency, or if a network follows the sines; else None."""
     could = hasattr(encoding, "frequencies") or isinstance(encoding, OwnFrequencies | ComplexOrder | Time2Vec)
     could = could or (isinstance(encoding, Additive) and encoding.accepts_real)
     return None if could and not isinstance(encoding, LearnableFourier) else False
 
 
 def has_profile(encoding: Encoding) -> bool | None:
-    """Say whether scores have distances: all but those of a graph's nodes, and of what looks around."""
+    """Return whether scores depend on distances: not for a graph's nodes, nor if neighbours matter."""
     if members(encoding) is None:
         return None
     return not (looks_around(encoding) or _is_of_graphs(encoding))
 
 
 def has_bias(encoding: Encoding) -> bool | None:
-    """Say whether something joins the scores, and does not stand in the place of products."""
+    """Return whether a term is added to the scores."""
     if (found := members(encoding)) is None:
         return None
     return not maps_distances(encoding) and any(type(one).bias is not Encoding.bias for one in found)
 
 
 def has_bias_curve(encoding: Encoding) -> bool | None:
-    """Say whether that has distances."""
+    """Return whether the bias depends on a distance."""
     return False if _is_of_graphs(encoding) else has_bias(encoding)
 
 
 def maps_distances(encoding: Encoding) -> bool | None:
-    """Say whether scores see other distances than those that there are."""
+    """Return whether the encoding maps distances before it rotates."""
     found = members(encoding)
     return None if found is None else any(isinstance(one, Piecewise) for one in found)
 
 
 def has_distances(encoding: Encoding) -> bool | None:
-    """Say whether there are mapped distances, or products of the vectors of positions."""
+    """Return whether there are mapped distances, or position vectors with dot products."""
     return maps_distances(encoding) or has_vectors(encoding)
 
 

@@ -1,4 +1,4 @@
-"""The view of a real model: what each layer does, and the wavelengths of its pairs against the trained length."""
+"""The view of a real model: what each layer does, and the wavelengths of its pairs compared with the trained length."""
 
 import math
 from collections.abc import Mapping
@@ -28,33 +28,33 @@ def _model(asked: Values) -> Frame:
     layer = shown.found["layers"][shown.layers[asked["layer"]]]
     head: dict[str, Any] = {
         "kind": "lines",
-        "title": f"{shown.name}, layer {asked['layer']}: {_say(layer)}",
+        "title": f"{shown.name}, layer {asked['layer']}: {_summary(layer)}",
         "subject": shown.name,
         "view": "model",
         "of": "A",
         "x": axis("pair"),
-        "y": axis("wavelength", "positions per turn", log=True),
+        "y": axis("wavelength", "positions", log=True),
         "layers": [
             {"index": i, "group": place, **_brief(shown.found["layers"][place])} for i, place in enumerate(shown.layers)
         ],
-        "counted": shown.told,
+        "counted": shown.counted,
         "facts": {name: layer[name] for name in _FACTS},
         "lines": [],
         "fates": list(FATES),
         "notes": [*(w["message"] for w in shown.found["warnings"])],
     }
-    if not shown.told:
-        head["notes"].append("The settings do not say how many layers there are; each kind of them is shown once.")
+    if not shown.counted:
+        head["notes"].append("The configuration does not give the number of layers; each kind of layer is shown once.")
     if layer["encoding"] != "rope":
-        said = "no position enters here" if layer["encoding"] == "nope" else "these layers mix positions in another way"
-        head["notes"].append(f"Layers of kind {layer['kind']} turn nothing: {said}.")
+        why = "they use no position" if layer["encoding"] == "nope" else "they mix positions in another way"
+        head["notes"].append(f"Layers of kind {layer['kind']} have no rotation: {why}.")
         lines = [f"values = inspection.inspect({_source(shown)!r})['layers'][{shown.layers[asked['layer']]}]"]
         return of_lines(head | {"pairs": None, "code": _code(shown, lines)}, [])
     return _pairs(head, shown, layer, asked)
 
 
 def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], asked: Values) -> Frame:
-    """Add the wavelengths before and after the model's own scaling, or one that is tried on it."""
+    """Add the wavelengths before and after the model's own scaling, or after another method that is tried on it."""
     width, trained = layer["rotary_dim"], layer["original_max_len"]
     plain = frequencies.geometric(width // 2, base=layer["base"], width=width)
     place = shown.layers[asked["layer"]]
@@ -66,7 +66,10 @@ def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], 
         reach = layer["max_len"]
     else:
         if not trained:
-            raise ValueError(f"{WHO}: {shown.name} does not say its trained length, so no method can be tried on it.")
+            raise ValueError(
+                f"{WHO}: the configuration of {shown.name} does not give its trained length, which every method needs. "
+                "Choose method=own."
+            )
         reach = asked["target"] or max(4 * trained, layer["max_len"] or 0)
         tried = measure.extend(width, float(layer["base"]), trained, reach, asked["method"])
         after, fates, gain = tried.after, tried.pairs, tried.gain
@@ -88,9 +91,9 @@ def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], 
         Series("fate", pair, as_numbers(fates), group="fate"),
     ]
     if trained:
-        series.append(Series("turns in training", pair, trained / waves[0], group="turns"))
+        series.append(Series("in training", pair, trained / waves[0], group="turns"))
     if reach:
-        series.append(Series("turns at the longest", pair, reach / waves[1], group="turns"))
+        series.append(Series("at the longest length", pair, reach / waves[1], group="turns"))
     return of_lines(head, series)
 
 
@@ -105,10 +108,10 @@ def _code(shown: models.Shown, lines: list[str]) -> dict[str, str]:
 
 
 def _brief(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the map of layers shows of one."""
+    """Return the facts about one layer that the row of layers shows."""
     return {
         "kind": layer["kind"] or "full_attention",
-        "does": _say(layer),
+        "does": _summary(layer),
         "encoding": layer["encoding"],
         "window": layer["window"],
         "base": layer["base"],
@@ -116,7 +119,7 @@ def _brief(layer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _say(layer: Mapping[str, Any]) -> str:
+def _summary(layer: Mapping[str, Any]) -> str:
     if layer["encoding"] == "nope":
         return "NoPE"
     if layer["encoding"] != "rope":
@@ -130,13 +133,20 @@ def _say(layer: Mapping[str, Any]) -> str:
 MODEL = View(
     "model",
     "Model",
-    "A real model: which layers see all, a window, or no position; and the wavelengths of their pairs.",
+    "A real model: layers with full attention, with a window, or without position; and the wavelengths of their pairs.",
     (
-        Control("model", "text", "llama-3.1-8b", "A model of the shelf, or one that was dropped.", max=64),
-        Control("layer", "int", 0, "Which layer.", min=0, max=9999),
-        Control("method", "choice", "own", "The model's own scaling, or one to try on it.", ("own", *METHODS)),
+        Control("model", "text", "llama-3.1-8b", "A bundled model, or the id of an uploaded one.", max=64),
+        Control("layer", "int", 0, "The layer.", min=0, max=9999),
         Control(
-            "target", "int", 0, "The length to reach with it; 0 for four times the trained.", min=0, max=10_000_000
+            "method", "choice", "own", "The model's own scaling, or another method to try on it.", ("own", *METHODS)
+        ),
+        Control(
+            "target",
+            "int",
+            0,
+            "The target length of the method; 0: four times the trained.",
+            min=0,
+            max=10_000_000,
         ),
     ),
     _model,

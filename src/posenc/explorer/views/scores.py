@@ -1,4 +1,4 @@
-"""Views of scores: what they are by distance, what joins them, and which distance they see."""
+"""Views of scores: score by distance, bias, and mapped distances."""
 
 import math
 
@@ -28,10 +28,10 @@ from posenc.explorer.views.view import (
 from posenc.families import Bias
 
 _MOST_HEADS = 16  # curves in one picture
-_MOST_PAIRS = 2**24  # numbers of all heads, formed at once
-_MOST_TOKENS = 2**19  # of all texts that are drawn, about a second of the costliest encoding
+_MOST_PAIRS = 2**24  # numbers of all heads, computed together
+_MOST_TOKENS = 2**19  # in all texts that are drawn: about a second for the slowest encoding
 _LEAST_DRAWS = 4
-POINTS = Control("points", "int", 512, "How many distances are computed.", min=2, max=4096, log=True)
+POINTS = Control("points", "int", 512, "The number of distances that are computed.", min=2, max=4096, log=True)
 
 
 def _no_profile(encoding: Encoding) -> str | None:
@@ -49,7 +49,7 @@ def _profile(subject: Subject, asked: Values) -> Frame:
         Series(f"head {h}" if n_heads > 1 else "score", distance, found.mean[h], found.low[h], found.high[h])
         for h in range(min(n_heads, _MOST_HEADS))
     ]
-    content = {"same": "q = k", "independent": "q and k apart"}[asked["content"]]
+    content = {"same": "q = k", "independent": "q and k independent"}[asked["content"]]
     lines = [
         chosen("distance", asked["length"], asked["points"]),
         f"values = measure.profile(encoding, distance, content={asked['content']!r}, n_draws={asked['draws']}, seed=0)",
@@ -59,7 +59,7 @@ def _profile(subject: Subject, asked: Values) -> Frame:
         "x": axis("distance", "tokens"),
         "y": axis("score"),
         "notes": [
-            f"Means of {asked['draws']} draws; the band holds 90 % of them.",
+            f"Means of {asked['draws']} draws; the band contains 90 % of them.",
             *_fewer(subject.encoding, wanted, asked),
             *_of_heads(n_heads),
         ],
@@ -69,12 +69,12 @@ def _profile(subject: Subject, asked: Values) -> Frame:
 
 
 def _fewer(encoding: Encoding, wanted: int, asked: Values) -> list[str]:
-    """Say why fewer draws were taken than asked for, where that is so."""
+    """Return a note if fewer draws were taken than requested."""
     if asked["draws"] == wanted:
         return []
     return [
-        f"{wanted} draws were asked for; {encoding.name} looks at a whole text of {asked['length']:,} tokens in each, "
-        "so fewer were taken. A shorter length allows more, and the Python code any number."
+        f"Only {asked['draws']} of {wanted} draws were taken: each draw of {encoding.name} needs a whole text of "
+        f"{asked['length']:,} tokens. A shorter length allows more; the Python code has no limit."
     ]
 
 
@@ -83,15 +83,15 @@ def _no_bias(encoding: Encoding) -> str | None:
 
 
 def settle(view: str, subject: Subject, asked: Values) -> Values:
-    """Return the values with what depends on the encoding decided: whether there are curves, whether it is a map.
+    """Return the values with the encoding's limits applied: number of draws, curves or matrix, mapped distances or not.
 
-    Of an encoding that looks at whole texts, each draw is one as long as the distances reach, so fewer are taken of
-    long ones.
+    An encoding that reads whole texts needs one text per draw, as long as the largest distance, so long texts get
+    fewer draws.
     """
     if view == "profile" and (subject.encoding.reads_x or subject.encoding.rescores):
         return {**asked, "draws": min(asked["draws"], max(_LEAST_DRAWS, _MOST_TOKENS // asked["length"]))}
     if view == "bias" and not _has_curve(subject.encoding):
-        return {**asked, "draw": "matrix"}  # what has no distances has no curves over them
+        return {**asked, "draw": "matrix"}  # without distances there are no curves over them
     return {**asked, "maps": _maps(subject.encoding)} if view == "distances" else asked
 
 
@@ -124,24 +124,24 @@ def _bias_matrix(subject: Subject, asked: Values) -> Frame:
     n_heads = len(measure.bias_matrix(encoding, [0]))
     if head >= n_heads:
         raise ValueError(f"{WHO}: head must be from 0 to {n_heads - 1}, the heads of {encoding.name}; got {head}.")
-    room = max(1, math.isqrt(_MOST_PAIRS // n_heads))  # all heads come at once
+    room = max(1, math.isqrt(_MOST_PAIRS // n_heads))  # all heads are computed together
     q_most, k_most = min(asked["rows"], room), min(asked["columns"], room)
     q_pos, k_pos = spread(end, q_most), spread(end, k_most)
     values = _of_head(encoding, head, q_pos.astype(int), k_pos.astype(int), end)
     lines = [chosen("q_pos", end, q_most), chosen("k_pos", end, k_most)]
     lines += [f"values = measure.bias_matrix(encoding, q_pos, k_pos)[{head}]"]
-    told = {
+    header = {
         "title": f"{encoding.name}: bias of head {head} for each query and key",
-        "x": axis("position of the key", "tokens"),
-        "y": axis("position of the query", "tokens"),
+        "x": axis("key position", "tokens"),
+        "y": axis("query position", "tokens"),
         "notes": [],
         "code": code(subject, lines, subject.plot("bias-matrix")),
     }
-    return of_matrix(told, values, q_pos, k_pos, (end, end))
+    return of_matrix(header, values, q_pos, k_pos, (end, end))
 
 
 def _of_head(encoding: Encoding, head: int, q_pos: NDArray[np.int64], k_pos: NDArray[np.int64], end: int) -> Floats:
-    """Return the matrix of one head, from one number a distance where there are fewer distances than pairs."""
+    """Return the matrix of one head; computed by distance if there are fewer distances than pairs."""
     by_distance = isinstance(encoding, Bias) and encoding.by_distance and encoding.n_axes == 1
     if not by_distance or 2 * end > len(q_pos) * len(k_pos):
         return measure.bias_matrix(encoding, q_pos, k_pos)[head]  # type: ignore[no-any-return]
@@ -160,14 +160,14 @@ def _of_heads(n_heads: int) -> list[str]:
 
 
 def _has_curve(encoding: Encoding) -> bool:
-    if (told := fitting.has_bias_curve(encoding)) is not None:
-        return told
+    if (known := fitting.has_bias_curve(encoding)) is not None:
+        return known
     return refusal(encoding, "bias_curve", lambda: measure.bias_curve(encoding, [0])) is None
 
 
 def _maps(encoding: Encoding) -> bool:
-    if (told := fitting.maps_distances(encoding)) is not None:
-        return told
+    if (known := fitting.maps_distances(encoding)) is not None:
+        return known
     return refusal(encoding, "effective_distance", lambda: measure.effective_distance(encoding, 1)) is None
 
 
@@ -186,9 +186,9 @@ def _effective(subject: Subject, asked: Values) -> Frame:
     lines = [chosen("q_pos", end, asked["rows"]), chosen("k_pos", end, asked["columns"])]
     lines += ["values = measure.effective_distance(encoding, q_pos, k_pos)"]
     head = {
-        "title": f"{subject.encoding.name}: the distance that scores see",
-        "x": axis("position of the key", "tokens"),
-        "y": axis("position of the query", "tokens"),
+        "title": f"{subject.encoding.name}: distance after mapping",
+        "x": axis("key position", "tokens"),
+        "y": axis("query position", "tokens"),
         "notes": [],
         "code": code(subject, lines, subject.plot("distances")),
     }
@@ -203,7 +203,7 @@ def _dots(subject: Subject, asked: Values) -> Frame:
     lines = [chosen("pos", end, asked["points"]), f"found = measure.by_distance(encoding, {middle}, pos)"]
     lines += ["values = [found.dot, found.cosine]"]
     head = {
-        "title": f"{subject.encoding.name}: the vector of position {middle:,} and the others",
+        "title": f"{subject.encoding.name}: vector of position {middle:,} compared with all others",
         "x": axis("position", "tokens"),
         "y": axis("dot product"),
         "notes": [],
@@ -222,11 +222,17 @@ def _dots(subject: Subject, asked: Values) -> Frame:
 PROFILE = View(
     "profile",
     "Score by distance",
-    "The score of a query and a key by their distance, over random contents: the mean, and a band of 90 %.",
+    "The score of a query and a key by their distance, for random contents: the mean and a 90 % band.",
     (
         length(512),
-        Control("content", "choice", "same", "Whether q and k are one draw or two.", ("same", "independent")),
-        Control("draws", "int", 64, "How many contents are drawn.", min=2, max=1024, log=True),
+        Control(
+            "content",
+            "choice",
+            "same",
+            "Whether q and k are the same draw.",
+            ("same", "independent"),
+        ),
+        Control("draws", "int", 64, "The number of random contents.", min=2, max=1024, log=True),
         POINTS,
     ),
     _profile,
@@ -236,12 +242,12 @@ PROFILE = View(
 BIAS = View(
     "bias",
     "Bias",
-    "What joins the scores: by distance for each head, or for each query and key of one head.",
+    "The term added to the scores: by distance for each head, or for each query and key of one head.",
     (
         length(128),
-        Control("draw", "choice", "curves", "Curves by head, or the matrix of one.", ("curves", "matrix")),
-        Control("head", "int", 0, "Whose matrix is shown.", min=0, max=1023),
-        Control("ahead", "bool", False, "Show keys ahead of the query as well."),
+        Control("draw", "choice", "curves", "A curve for each head, or the matrix of one.", ("curves", "matrix")),
+        Control("head", "int", 0, "The head whose matrix is shown.", min=0, max=1023),
+        Control("ahead", "bool", False, "Also show keys after the query."),
         POINTS,
         ROWS,
         COLUMNS,
@@ -253,7 +259,7 @@ BIAS = View(
 DISTANCES = View(
     "distances",
     "Distances",
-    "The vector of the middle position and those of the others; of index maps the distance that scores see.",
+    "The vector of the middle position compared with all others; or mapped distances, if the encoding maps them.",
     (length(256), POINTS, ROWS, COLUMNS),
     _distances,
     _no_distances,

@@ -1,4 +1,4 @@
-"""The encoding that a question is about: constructed by name and options, checked, and how to do so in Python."""
+"""The encoding of a query: checked and constructed by name and options, with the Python lines that do the same."""
 
 import inspect
 import shlex
@@ -26,9 +26,9 @@ from posenc.explorer.views.controls import (
 from posenc.probe import Probe
 
 MOST_LEARNED = 2**25  # numbers, 128 MiB
-MOST_TABLES = 2**30  # bytes of tables of positions
-SEARCHED = 4096  # positions in which two that collide are sought
-_SIZES = {  # numbers of which work or memory grow
+MOST_TABLES = 2**30  # bytes of position tables
+SEARCHED = 4096  # positions searched for collisions
+_SIZES = {  # options that increase work or memory
     **dict.fromkeys(("d_model", "head_dim", "rotary_dim", "width", "hidden", "n_features"), WIDEST),
     **dict.fromkeys(("n_heads", "n_kv_heads", "n_buckets"), 1024),
     **dict.fromkeys(("n_axes", "n_planes", "n_layers", "depth"), 64),
@@ -38,15 +38,15 @@ _own: set[str] = set()
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoding, and how it was made.
+    """An encoding and how it was constructed.
 
     Args:
-        encoding: In evaluation, with what is learned as a seed draws it.
-        card: What the registry knows of it; None for a class of one's own.
-        name: By which it was asked for.
-        options: What the constructor was given.
-        seed: Of the draw; None where nothing is learned.
-        length: What it is resolved for, where it depends on that.
+        encoding: The encoding in evaluation mode; learned parameters are freshly initialised from the seed.
+        card: Its registry card; None for a user class.
+        name: The name in the query.
+        options: The constructor's arguments.
+        seed: The seed of the initialisation; None if there are no parameters.
+        length: The length that it is resolved for; None if it does not depend on the length.
     """
 
     encoding: Encoding
@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def python(self) -> list[str]:
-        """The lines that make it."""
+        """The Python lines that construct it."""
         given = "".join(f", {name}={value!r}" for name, value in self.options.items())
         draw = [] if self.seed is None else [f"torch.manual_seed({self.seed})"]
         imports = [
@@ -71,7 +71,7 @@ class Subject:
         return [*imports, "", *draw, f"encoding = posenc.create({self.name!r}{given}).eval(){length}"]
 
     def plot(self, kind: str, *, fits: bool = True) -> str:
-        """The command line that draws it, or the one that opens it here where that has no such figure or option."""
+        """Return the command that draws it; or one that opens the explorer, if the options need Python."""
         if not fits or not all(value is None or _is_literal(value) for value in self.options.values()):
             return shlex.join(["posenc", "explore", self.name])
         plain = {name: value for name, value in self.options.items() if _is_literal(value)}
@@ -80,36 +80,36 @@ class Subject:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What is to be said with every picture of it."""
+        """The notes for every picture of it."""
         if self.seed is None:
             return []
-        zeros = "" if any(bool(p.any()) for p in self.encoding.parameters()) else ", which is zero"
-        return [f"Learned: shown as freshly initialised (seed {self.seed}){zeros}; training changes it."]
+        zeros = "" if any(bool(p.any()) for p in self.encoding.parameters()) else ", all zero"
+        return [f"Learned parameters are shown freshly initialised (seed {self.seed}){zeros}; training changes them."]
 
     @cached_property
     def longest(self) -> int | None:
-        """The largest position along axis 0 that is not refused; None where there is none."""
+        """The largest position along axis 0 that the encoding accepts; None if there is no limit."""
         return Probe(self.encoding, torch.float64).longest
 
     @cached_property
     def precise(self) -> precision.Subject:
-        """What of it can be measured for its precision; of one that does not depend on the length."""
+        """The parts whose precision can be measured; for an encoding that does not depend on the length."""
         return precision.find_subject(self.encoding)
 
     @cached_property
     def collisions(self) -> tuple[dict[str, Any], int]:
-        """The first positions that have the numbers of others, by dtype, and how many were searched."""
+        """The first collision of two positions by dtype, and the number of positions searched."""
         searched = SEARCHED if self.longest is None else min(self.longest + 1, SEARCHED)
         return measure.collisions(self.encoding, searched), searched
 
     def of_length(self, length: int) -> "Subject":
-        """Return the same for one length, on which a few depend."""
+        """Return the subject resolved for a length; only a few encodings depend on it."""
         resolved = self.encoding.resolve(length)
         return self if resolved is self.encoding else replace(self, encoding=resolved, length=length)
 
 
 def _is_literal(value: Any) -> bool:
-    """Whether a command line can say it."""
+    """Return whether a command line can express the value."""
     inside = value if isinstance(value, tuple | list) else [value]
     return value is not None and all(isinstance(one, int | float | str) for one in inside)
 
@@ -119,11 +119,11 @@ def _written(value: Any) -> str:
 
 
 def allow(name: str) -> None:
-    """Let questions name a class of one's own, `package.module:Class`, because it stood on the command line.
+    """Let queries name the user class `package.module:Class` that was given on the command line.
 
     Raises:
-        ValueError: It cannot be loaded.
-        TypeError: It is no `Encoding`.
+        ValueError: The class cannot be loaded.
+        TypeError: The class is not an `Encoding`.
     """
     registry.find_class(name)
     _own.add(name)
@@ -132,10 +132,10 @@ def allow(name: str) -> None:
 def read_subject(query: Mapping[str, str], seed: int, prefix: str = "a") -> Subject:
     """Construct the encoding that a query names: `a=NAME` and `a.OPTION=VALUE`.
 
-    What the query leaves out is as the constructor has it, or as in the card's example where that must be given.
+    Missing options get the constructor's default, or the value in the card's example if there is no default.
 
     Raises:
-        ValueError: The name is unknown, or a value is refused.
+        ValueError: The name is unknown, or a value is invalid.
         TypeError: An option is unknown or missing.
     """
     if prefix not in query:
@@ -143,8 +143,8 @@ def read_subject(query: Mapping[str, str], seed: int, prefix: str = "a") -> Subj
     name = query[prefix]
     if ":" in name and name not in _own:
         raise ValueError(
-            f"{WHO}: a class of one's own is loaded only if it is named on the command line; got {short(name)}. "
-            "Start posenc explore with it."
+            f"{WHO}: a user class is loaded only if it is named on the command line; got {short(name)}. "
+            f"Run posenc explore with that name."
         )
     given = {key[len(prefix) + 1 :]: text for key, text in query.items() if key.startswith(f"{prefix}.")}
     cls = registry.find_class(name)
@@ -153,7 +153,7 @@ def read_subject(query: Mapping[str, str], seed: int, prefix: str = "a") -> Subj
 
 
 def _fill_in(cls: type, card: registry.Card | None, given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return the options with what the page's controls show in the place of those that are left out."""
+    """Return the options, with the page's defaults for those that are missing."""
     accepted = inspect.signature(cls).parameters
     chosen = {**_defaults(cls, None if card is None else card.name), **given}
     known = [name for name in accepted if name in chosen]
@@ -162,7 +162,7 @@ def _fill_in(cls: type, card: registry.Card | None, given: Mapping[str, Any]) ->
 
 @lru_cache(maxsize=256)
 def _defaults(cls: type, name: str | None) -> Mapping[str, Any]:
-    with torch.random.fork_rng(devices=[]):  # it may construct one, to see whether the options fit
+    with torch.random.fork_rng(devices=[]):  # may construct an encoding, to check the options
         return options.defaults(cls, options.EXAMPLE if name is None else registry.card(name).example)
 
 
@@ -175,29 +175,29 @@ def _make(name: str, options: tuple[tuple[str, Any], ...], seed: int) -> Subject
         encoding: Encoding = registry.create(name, **given).eval()
     for part in encoding.modules():
         if hasattr(part, "table_budget"):
-            vars(part)["table_budget"] = MOST_TABLES  # of this one, and not of its class
+            vars(part)["table_budget"] = MOST_TABLES  # for this instance, not its class
     learned = any(True for _ in encoding.parameters())
     return Subject(encoding, card, name, given, seed if learned else None)
 
 
 def _check_memory(name: str, options: Mapping[str, Any]) -> None:
-    """Raise where what is learned would fill the memory, before it does."""
+    """Raise a ValueError if the learned parameters would not fit into memory, before they are allocated."""
     sizes = sorted((v for v in options.values() if isinstance(v, int) and v > 64), reverse=True)
     if len(sizes) < 2 or sizes[0] * sizes[1] <= MOST_LEARNED:
         return
     with torch.device("meta"):
         try:
             planned = registry.create(name, **options)
-        except (RuntimeError, NotImplementedError):  # it computes while it is made, which nothing does without numbers
+        except (RuntimeError, NotImplementedError):  # its constructor computes with values, which meta tensors lack
             return
     if (n := sum(p.numel() for p in planned.parameters())) > MOST_LEARNED:
         raise ValueError(
-            f"{WHO}: {name} would learn {n:,} numbers, and {MOST_LEARNED:,} are shown at most. Choose smaller options."
+            f"{WHO}: {name} would learn {n:,} numbers; at most {MOST_LEARNED:,} are shown. Choose smaller options."
         )
 
 
 def _read_options(cls: type, given: Mapping[str, str]) -> dict[str, Any]:
-    """Read options by what the constructor says of their kinds; `create` refuses those that it does not know."""
+    """Read options by the constructor's annotations; `create` refuses unknown ones."""
     accepted = inspect.signature(cls).parameters
     hints = {name: p.annotation for name, p in accepted.items()}
     return {name: _read_option(name, text, hints[name]) if name in hints else text for name, text in given.items()}
@@ -207,10 +207,10 @@ def _read_option(name: str, text: str, kind: Any) -> Any:
     """Return the value of one option.
 
     Raises:
-        ValueError: The text stands for nothing of that kind.
+        ValueError: The text is not a value of that kind.
     """
     if ":" in text or len(text) > 2**16:
-        raise ValueError(f"{WHO}: {name} may not be {short(text)}: classes are named on the command line only.")
+        raise ValueError(f"{WHO}: {name} may not be {short(text)}: classes can be named on the command line only.")
     kinds = options.alternatives(kind)
     words = tuple(word for k in kinds if typing.get_origin(k) is Literal for word in typing.get_args(k))
     if type(None) in kinds and text in ("", "none", "None"):
@@ -228,7 +228,9 @@ def _read_option(name: str, text: str, kind: Any) -> Any:
             return tuple(_read_entry(name, part, k) for part in read_list(name, text))
     if str in kinds:
         return text
-    raise ValueError(f"{WHO}: {name} is no number and no word, so it is set in Python only; got {short(text)}.")
+    raise ValueError(
+        f"{WHO}: {name} takes neither numbers nor words, so it can be set in Python only; got {short(text)}."
+    )
 
 
 def _read_entry(name: str, text: str, kind: Any) -> Any:
@@ -239,7 +241,10 @@ def _read_entry(name: str, text: str, kind: Any) -> Any:
         return _sized(name, read_integer(name, text))
     if str in inner:
         return text
-    raise ValueError(f"{WHO}: {name} holds what is no number and no word, so it is set in Python only.")
+    raise ValueError(
+        f"{WHO}: {name} has entries that are neither numbers nor words, so it can be set in Python only."
+        f" Got {short(text)}."
+    )
 
 
 def _sized(name: str, value: int) -> int:

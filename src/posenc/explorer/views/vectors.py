@@ -1,4 +1,4 @@
-"""Views of position vectors: the heat map, points in the plane, and how alike they are."""
+"""Views of position vectors: the heat map, points in the plane, and similarity."""
 
 import numpy as np
 
@@ -32,9 +32,9 @@ def _no_lanes(encoding: Encoding) -> str | None:
 
 
 def no_vectors(encoding: Encoding) -> str | None:
-    """Say why an encoding has no vectors by position, or return None."""
+    """Return the reason why an encoding has no position vectors, or None if it has."""
     if looks_around(encoding):
-        return f"what {encoding.name} adds depends on the tokens beside one, so a position alone has no vector."
+        return f"{encoding.name} adds values that depend on neighbouring tokens, so a position has no own vector."
     return refusal(encoding, "heat_map", lambda: measure.heat_map(encoding, [0]))
 
 
@@ -60,28 +60,28 @@ def _heat(subject: Subject, asked: Values) -> Frame:
         values = values[:, columns.astype(int)]
         lines += [chosen("columns", shape[1], asked["columns"]), "values = values[:, columns]"]
     what = {"lane": "by position and lane", "pair": f"{asked['part']} by position and pair"}[asked["unit"]]
-    told = {
+    header = {
         "title": f"{subject.encoding.name} {what}",
         "x": axis(asked["unit"]),
         "y": axis("position", "tokens"),
-        "notes": [_says(subject.encoding)] if asked["unit"] == "lane" else [],
+        "notes": [_note(subject.encoding)] if asked["unit"] == "lane" else [],
         "code": code(subject, lines, subject.plot("heatmap")),
     }
-    return of_matrix(told, values, pos, columns, shape)
+    return of_matrix(header, values, pos, columns, shape)
 
 
-def _says(encoding: Encoding) -> str:
+def _note(encoding: Encoding) -> str:
     if isinstance(encoding, Rotary):
-        return "Shown is what becomes of a query with 1 in the first lane of each pair and 0 in the second."
+        return "The picture shows a rotated query, with 1 in the first lane of each pair and 0 in the second."
     if encoding.family == "values":
-        return "Shown is what becomes of a value with 1 in the first lane of each pair and 0 in the second."
+        return "The picture shows a rotated value, with 1 in the first lane of each pair and 0 in the second."
     if encoding.family == "additive":
-        return "Shown is the vector that is added to the token at each position."
-    return "Shown is what becomes of a token of ones at each position."
+        return "The picture shows the vector that is added to the token at each position."
+    return "The picture shows the output for a token vector of ones at each position."
 
 
 def _vectors(subject: Subject, asked: Values, most: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return chosen positions, the vector of each, and the lines that make them."""
+    """Return the chosen positions, their vectors, and the Python lines that compute them."""
     pos = spread(asked["length"], most)
     lines = [chosen("pos", asked["length"], most), "vectors = measure.heat_map(encoding, pos)"]
     return pos, measure.heat_map(subject.encoding, pos.astype(int)), lines
@@ -94,7 +94,7 @@ def _points(subject: Subject, asked: Values) -> Frame:
         n = 3 if asked["lanes"] == "pca3" else 2
         found = measure.project(vectors, n)
         points, names = found.points, [f"component {i + 1}" for i in range(n)]
-        notes = [f"The {n} components hold {100 * float(found.share[:n].sum()):.1f} % of the variance."]
+        notes = [f"The {n} components explain {100 * float(found.share[:n].sum()):.1f} % of the variance."]
         lines += [f"values = measure.project(vectors, {n}).points"]
     else:
         lanes = _lanes(asked["lanes"], vectors.shape[1])
@@ -132,7 +132,7 @@ def _similarity(subject: Subject, asked: Values) -> Frame:
     head = {
         "title": f"{subject.encoding.name}: {'cosine' if cosine else 'dot product'} of the vectors of two positions",
         "x": axis("position", "tokens"),
-        "y": axis("position of the other", "tokens"),
+        "y": axis("other position", "tokens"),
         "notes": [],
         "code": code(subject, lines, subject.plot("similarity")),
     }
@@ -142,12 +142,12 @@ def _similarity(subject: Subject, asked: Values) -> Frame:
 HEAT = View(
     "heat",
     "Heat map",
-    "The numbers of each position, by lane or by pair of lanes.",
+    "The values at each position, by dimension (lane) or by pair of dimensions.",
     (
         length(512),
-        Control("unit", "choice", "lane", "What a column is.", ("lane", "pair")),
-        Control("part", "choice", "cos", "Of a pair: its cosine, sine or angle.", ("cos", "sin", "angle")),
-        Control("head", "int", 0, "Of the key heads, where each has a turn of its own.", min=0, max=1023),
+        Control("unit", "choice", "lane", "A column is one dimension (lane) or one pair.", ("lane", "pair")),
+        Control("part", "choice", "cos", "The value of a pair: cosine, sine or angle.", ("cos", "sin", "angle")),
+        Control("head", "int", 0, "The key head, if each has its own rotation.", min=0, max=1023),
         ROWS,
         COLUMNS,
     ),
@@ -158,10 +158,10 @@ HEAT = View(
 POINTS = View(
     "points",
     "Points",
-    "Each position as a point, joined in order: two or three lanes, or the principal components.",
+    "Each position as a point, joined in order: two or three dimensions, or the principal components.",
     (
         length(64, most=_MOST_POINTS),
-        Control("lanes", "text", "0,1", "Two or three lanes with commas between, pca or pca3.", max=64),
+        Control("lanes", "text", "0,1", "Two or three dimensions, separated by commas; or pca; or pca3.", max=64),
     ),
     _points,
     no_vectors,
@@ -170,7 +170,7 @@ POINTS = View(
 SIMILARITY = View(
     "similarity",
     "Similarity",
-    "How alike the vectors of two positions are.",
+    "The dot product or cosine of the vectors of two positions.",
     (length(256), Control("cosine", "bool", False, "Divide by the lengths of the vectors."), ROWS, COLUMNS),
     _similarity,
     no_vectors,

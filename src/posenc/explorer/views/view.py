@@ -1,4 +1,4 @@
-"""What a view is, and the parts that every view's header has."""
+"""The class of views, and the parts that the headers of all views share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ class View:
     """One kind of picture.
 
     Args:
-        id: By which it is asked for.
+        id: Its name in the query.
         title: A few words.
-        help: One or two sentences for a person.
-        controls: What it may be asked.
-        draw: Answers: of an encoding and values of the controls, or of the values alone.
-        refuses: Says in one sentence why an encoding has no such picture, or returns None; None for views that are
-            about no encoding of the registry.
-        suits: Says whether it has one from what it is made of, and runs nothing; or returns None where it cannot.
+        help: One or two sentences for the user.
+        controls: Its options.
+        draw: Returns the frame from an encoding and the values of the controls, or from the values only.
+        refuses: Returns one sentence that explains why the view does not apply to an encoding, or None if it does. None
+            for views that are not about one encoding.
+        suits: Returns whether the view applies, from the encoding's type and without running it; None if unknown.
     """
 
     id: str
@@ -46,22 +46,22 @@ class View:
     suits: Callable[[Encoding], bool | None] | None = None
 
     def fits(self, encoding: Encoding | Card) -> bool:
-        """Say whether an encoding has such a picture; of a card, whether its example has."""
+        """Return whether the view applies to an encoding; for a card, to its example."""
         if isinstance(encoding, Card):
             encoding = read_subject({"a": encoding.name}, 0).encoding
         if self.refuses is None:
             return False
-        told = None if self.suits is None else self.suits(encoding)
-        return self.refuses(encoding) is None if told is None else told
+        known = None if self.suits is None else self.suits(encoding)
+        return self.refuses(encoding) is None if known is None else known
 
     def lacks(self, encoding: Encoding) -> str | None:
-        """Say in one sentence why an encoding has no such picture, or return None."""
+        """Return one sentence that explains why the view does not apply to an encoding, or None if it does."""
         if self.refuses is None or (self.suits is not None and self.suits(encoding)):
             return None
         return self.refuses(encoding)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the view's description as JSON values."""
         return {
             "id": self.id,
             "title": self.title,
@@ -71,25 +71,25 @@ class View:
         }
 
     def answer(self, query: Mapping[str, str]) -> Frame | dict[str, Any]:
-        """Return the picture that a query asks for.
+        """Return the picture for a query.
 
         Raises:
-            ValueError: A value is refused, or the encoding has no such picture.
+            ValueError: A value is invalid, or the view does not apply to the encoding.
             TypeError: An option is unknown or missing.
         """
         if self.refuses is None:
-            return in_our_words(lambda: self.draw(read_query(self.id, self.controls, query)))
+            return renamed_errors(lambda: self.draw(read_query(self.id, self.controls, query)))
         subject, values = read_view(self, query)
-        frame = in_our_words(lambda: self.draw(subject, values))
+        frame = renamed_errors(lambda: self.draw(subject, values))
         head = {"view": self.id, "of": "A", "subject": subject.encoding.name, **frame.header}
         return Frame(head | {"notes": [*subject.notes, *shortened(subject, values), *head["notes"]]}, frame.arrays)
 
 
 def read_view(view: View, query: Mapping[str, str]) -> tuple[Subject, Values]:
-    """Return the encoding that a question is about, for the length that is asked for, and the controls' values.
+    """Return the encoding of a query, resolved for the requested length, and the controls' values.
 
     Raises:
-        ValueError: A value is refused, or the encoding has no such picture.
+        ValueError: A value is invalid, or the view does not apply to the encoding.
         TypeError: An option is unknown or missing.
     """
     own = {key: text for key, text in query.items() if not (key == "a" or key.startswith("a."))}
@@ -101,12 +101,12 @@ def read_view(view: View, query: Mapping[str, str]) -> tuple[Subject, Values]:
 
 
 def refusal(encoding: Encoding, what: str, ask: Callable[[], object]) -> str | None:
-    """Return the sentence with which a measurement refuses an encoding, or None; it is asked once.
+    """Return the error message with which a measurement refuses an encoding, or None; cached for each encoding.
 
     Args:
-        encoding: Of which it is asked.
+        encoding: The encoding.
         what: A name for the measurement.
-        ask: Measures something small.
+        ask: Makes a small measurement.
     """
     known = _REFUSALS.setdefault(encoding, {})
     if what not in known:
@@ -118,19 +118,19 @@ def refusal(encoding: Encoding, what: str, ask: Callable[[], object]) -> str | N
     return known[what]
 
 
-def in_our_words(draw: Callable[[], Frame]) -> Frame:
-    """Draw; what a measurement refuses is said without its name, which nobody has asked for."""
+def renamed_errors(draw: Callable[[], Frame]) -> Frame:
+    """Draw; replace the measurement's name in an error message by the explorer's."""
     try:
         return draw()
     except ValueError as error:
-        who, _, said = str(error).partition(": ")
+        who, _, message = str(error).partition(": ")
         if who not in measure.__all__:
             raise
-        raise ValueError(f"{WHO}: {said}") from error
+        raise ValueError(f"{WHO}: {message}") from error
 
 
 def fit_length(subject: Subject, values: Values) -> tuple[Subject, Values]:
-    """Return the encoding for the length that is asked for, or for the longest that it has."""
+    """Return the encoding for the requested length, or for its longest length if that is shorter."""
     if "length" not in values:
         return subject, values
     end = values["length"] if subject.longest is None else min(values["length"], subject.longest + 1)
@@ -138,12 +138,10 @@ def fit_length(subject: Subject, values: Values) -> tuple[Subject, Values]:
 
 
 def shortened(subject: Subject, values: Values) -> list[str]:
-    """Say that an encoding has fewer positions than are asked for."""
+    """Return a note if an encoding has fewer positions than requested."""
     if values.get("asked_length", 0) <= values.get("length", 0):
         return []
-    return [
-        f"{subject.encoding.name} has positions 0 to {subject.longest:,} with these options, and no more are shown."
-    ]
+    return [f"{subject.encoding.name} has positions 0 to {subject.longest:,} with these options; only these are shown."]
 
 
 @dataclass(frozen=True)
@@ -151,13 +149,13 @@ class Series:
     """One curve.
 
     Args:
-        label: What it is called in the legend.
+        label: Its name in the legend.
         x: (n,).
-        y: (n,); NaN where there is nothing.
+        y: (n,); NaN for gaps.
         low: The lower end of a band, (n,).
-        high: Its upper end.
+        high: The upper end of the band, (n,).
         z: The third coordinate of points.
-        group: What it belongs to, where there are several kinds of curves.
+        group: The kind of curve, if a picture has several.
     """
 
     label: str
@@ -170,12 +168,12 @@ class Series:
 
 
 def axis(label: str, unit: str = "", *, log: bool = False) -> dict[str, Any]:
-    """Return what a header says of an axis."""
+    """Return the header entry of an axis."""
     return {"label": label, "unit": unit, "log": log}
 
 
 def spread(length: int, most: int) -> Floats:
-    """Choose at most `most` whole numbers from 0 to length - 1, evenly, with both ends.
+    """Choose at most `most` evenly spaced integers from 0 to length - 1, including both ends.
 
     >>> spread(9, 3).tolist()
     [0.0, 4.0, 8.0]
@@ -184,14 +182,14 @@ def spread(length: int, most: int) -> Floats:
 
 
 def log_spread(length: int, most: int) -> Floats:
-    """Choose about `most` whole numbers from 0 to length - 1: all small ones, then by equal ratios."""
+    """Choose about `most` integers from 0 to length - 1: all small ones, then logarithmically spaced ones."""
     if length <= most:
         return np.arange(length, dtype=np.float64)
     return np.unique(np.concatenate(([0.0], np.geomspace(1, length - 1, most - 1).round())))
 
 
 def chosen(name: str, length: int, most: int) -> str:
-    """Return the line of Python that makes what `spread` returns."""
+    """Return the line of Python that computes the result of `spread`."""
     every = f"np.arange({length})"
     return f"{name} = " + (
         every if length <= most else f"np.unique(np.linspace(0, {length - 1}, {most}).round()).astype(int)"
@@ -199,7 +197,7 @@ def chosen(name: str, length: int, most: int) -> str:
 
 
 def limits(values: Floats) -> tuple[float, float]:
-    """Return the smallest and largest finite value; with zero in the middle where both signs are there."""
+    """Return the smallest and largest finite value; symmetric about zero if both signs occur."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return 0.0, 0.0
@@ -214,10 +212,10 @@ def of_matrix(head: Mapping[str, Any], values: Floats, rows: Floats, columns: Fl
 
     Args:
         head: title, x (of columns), y (of rows), notes and code.
-        values: (n_rows, n_columns) as shown; NaN where there is nothing.
-        rows: What each row stands for, in the unit of y.
-        columns: The same for columns and x.
-        shape: How many rows and columns there are, of which these are shown.
+        values: (n_rows, n_columns), as shown; NaN for empty cells.
+        rows: The y value of each row.
+        columns: The x value of each column.
+        shape: The number of rows and columns of the whole matrix, of which these are a selection.
     """
     low, high = limits(values)
     about = {"array": 0, "rows": 1, "columns": 2, "low": low, "high": high, "original_shape": list(shape)}
@@ -231,10 +229,10 @@ def of_matrix(head: Mapping[str, Any], values: Floats, rows: Floats, columns: Fl
 
 
 def of_lines(head: Mapping[str, Any], series: Sequence[Series]) -> Frame:
-    """Return the frame of curves; equal x are sent once.
+    """Return the frame of curves; an array shared by several curves is stored once.
 
     Args:
-        head: title, x, y, notes and code; kind, where it is no line.
+        head: title, x, y, notes and code; kind, unless the curves are lines.
         series: The curves.
     """
     arrays: list[Array] = []
@@ -247,25 +245,25 @@ def of_lines(head: Mapping[str, Any], series: Sequence[Series]) -> Frame:
             names.append({"name": name})
         return len(arrays) - 1 if at is None else at
 
-    told = []
+    described = []
     for one in series:
         parts = {"x": one.x, "array": one.y, "low": one.low, "high": one.high, "z": one.z}
         where = {key: put(f"{one.label} {key}", values) for key, values in parts.items() if values is not None}
-        told.append({"label": one.label, **({"group": one.group} if one.group else {}), **where})
-    return Frame({"kind": "lines", **head, "series": told, "arrays": names}, arrays)
+        described.append({"label": one.label, **({"group": one.group} if one.group else {}), **where})
+    return Frame({"kind": "lines", **head, "series": described, "arrays": names}, arrays)
 
 
 def picked(shape: Sequence[int], values: Floats) -> list[str]:
-    """Say that a matrix shows some of its rows and columns only, where that is so."""
+    """Return a note if only some rows and columns of a matrix are shown."""
     if tuple(shape) == values.shape:
         return []
     return [
-        f"{values.shape[0]:,} of {shape[0]:,} rows and {values.shape[1]:,} of {shape[1]:,} columns are shown: those "
-        "nearest to evenly spaced ones, and not means, which would hide fast waves."
+        f"{values.shape[0]:,} of {shape[0]:,} rows and {values.shape[1]:,} of {shape[1]:,} columns are shown, evenly "
+        "spaced. They are not averaged, because averages would hide fast waves."
     ]
 
 
 def code(subject: Subject | None, lines: Sequence[str], command: str) -> dict[str, str]:
-    """Return how to have the same numbers in Python, and the nearest command line."""
+    """Return the Python code for the same numbers, and the nearest command line."""
     start = subject.python if subject else ["from posenc import measure", ""]
     return {"python": "\n".join([*start, *lines]) + "\n", "command": command}

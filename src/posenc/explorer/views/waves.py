@@ -1,4 +1,4 @@
-"""Views of waves: how long they are, and how wrong their angles get in each precision."""
+"""Views of waves: wavelengths, and the error of the angles in each precision."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ def _no_waves(encoding: Encoding) -> str | None:
 
 
 def trained(encoding: Encoding) -> int:
-    """Return a length for which an encoding that depends on it shows what it is."""
+    """Return a typical length for an encoding that depends on the length."""
     return int(getattr(encoding, "original_max_len", None) or 1024)
 
 
@@ -35,15 +35,15 @@ def _wavelengths(subject: Subject, asked: Values) -> Frame:
         for dim in range(n_axes):
             own = np.where(np.isfinite(waves[h, dim]), waves[h, dim], np.nan)
             series.append(Series(_label(h, shown, dim, n_axes), pair, own, group="wavelength"))
-    still = int(np.isinf(waves).sum())
+    constant = int(np.isinf(waves).sum())
     slow = int((waves > asked["length"]).sum())
-    notes = [f"{slow} of {waves.size} pairs make no full turn within {asked['length']:,} positions."]
-    notes += [f"{still} of them stand still, and have no wavelength."] if still else []
+    notes = [f"{slow} of {waves.size} pairs make no full rotation within {asked['length']:,} positions."]
+    notes += [f"{constant} of them do not rotate, so they have no wavelength."] if constant else []
     notes += [f"Heads 0 to {shown - 1} of {n_heads} are shown."] if shown < n_heads else []
     head = {
         "title": f"{subject.encoding.name}: wavelength of each pair",
         "x": axis("pair"),
-        "y": axis("wavelength", "positions per turn", log=True),
+        "y": axis("wavelength", "positions", log=True),
         "lines": [{"label": f"length {asked['length']:,}", "y": asked["length"]}],
         "notes": notes,
         "code": code(
@@ -62,7 +62,7 @@ def _label(head: int, n_heads: int, dim: int, n_axes: int) -> str:
 
 def _no_precision(encoding: Encoding) -> str | None:
     if not (hasattr(encoding, "frequencies") or encoding.family == "additive") or encoding.reads_x:
-        return f"{encoding.name} has no numbers that belong to one position, so their precision means nothing."
+        return f"{encoding.name} has no numbers that belong to one position, so there is no precision to measure."
     return None
 
 
@@ -93,9 +93,9 @@ def _precision(subject: Subject, asked: Values) -> Frame:
 
 
 def _errors(asked: Subject, pos: Floats) -> tuple[list[Series], list[str]]:
-    """Return the errors of our tables and of most code's, in each precision, as `measure.phase_error` does one by one.
+    """Return the errors of posenc's tables and of the usual code's, in each precision.
 
-    The encoding is looked at once, and its tables are made once, where that function does so six times.
+    These are the numbers of six calls of `measure.phase_error`, but the encoding's tables are computed only once.
     """
     resolved = asked.encoding.resolve(max(int(pos[-1]) + 1, LENGTH))
     subject = asked.precise if resolved is asked.encoding else precision.find_subject(resolved)
@@ -109,14 +109,14 @@ def _errors(asked: Subject, pos: Floats) -> tuple[list[Series], list[str]]:
             cos, sin = (t.to(dtype) for t in tables)
             error = precision.phase_error(cos, sin, at, exact).amax(-1).numpy()
             series.append(Series(name, pos, error, group=group))
-    told = "posenc forms angles in float64 and rounds cosine and sine; most code forms them in the dtype itself."
-    return series, [told, *subject.notes]
+    note = "posenc computes angles in float64 and rounds cosine and sine; most code computes them in the dtype itself."
+    return series, [note, *subject.notes]
 
 
 WAVELENGTHS = View(
     "wavelengths",
     "Wavelengths",
-    "How many positions each pair of lanes takes for one turn, beside a length.",
+    "The number of positions for one full rotation of each pair, compared with a length.",
     (length(4096),),
     _wavelengths,
     _no_waves,
@@ -125,7 +125,7 @@ WAVELENGTHS = View(
 PRECISION = View(
     "precision",
     "Precision",
-    "How wrong the angles are at each position in float32, bfloat16 and float16, and where two positions collide.",
+    "The error of the angles by position in float32, bfloat16 and float16, and the first collision of two positions.",
     (Control("up_to", "int", 131_072, "The last position.", min=16, max=10_000_000, log=True),),
     _precision,
     _no_precision,
