@@ -86,7 +86,7 @@ def prope(
     x, y = slice(head_dim // 2, head_dim * 3 // 4), slice(head_dim * 3 // 4, head_dim)
     whole[x, x] = rope(column, head_dim=head_dim // 4, inv_freq=omega)[0]
     whole[y, y] = rope(row, head_dim=head_dim // 4, inv_freq=omega)[0]
-    inverse = np.linalg.inv(whole)
+    inverse = np.asarray(np.linalg.inv(whole), dtype=np.float64)
     return whole.T, inverse, inverse.copy(), whole
 
 
@@ -116,5 +116,5 @@ def gta(p: Array, *, head_dim: int, size: tuple[int, int], viewmats: Array) -> t
         whole[lanes, lanes] = np.asarray(viewmats)[camera]
     patch = slice(head_dim // 2, head_dim)
     whole[patch, patch] = rope(-1.0, head_dim=head_dim // 2, pairing="interleaved", inv_freq=angles)[0]
-    inverse = np.linalg.inv(whole)
+    inverse = np.asarray(np.linalg.inv(whole), dtype=np.float64)
     return whole.T, inverse, inverse.copy(), whole

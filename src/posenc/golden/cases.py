@@ -240,9 +240,9 @@ def _surround(
     card: registry.Card, encoding: Any, define: Callable[..., Any]
 ) -> tuple[Meaning, Meaning, dict[str, Array], str]:
     """Return what becomes of queries and keys, then of values and outputs."""
-    of_scores, of_values = _rotate(card, encoding, define), _mix(card, encoding, define)
-    inputs, exact, made = (of_scores[i] | of_values[i] for i in range(3))  # type: ignore[operator]
-    return inputs, exact, made, f"{of_scores[3]}; {of_values[3]}"
+    inputs, exact, made, law = _rotate(card, encoding, define)
+    v_inputs, v_exact, v_made, v_law = _mix(card, encoding, define)
+    return inputs | v_inputs, exact | v_exact, made | v_made, f"{law}; {v_law}"
 
 
 def _mix(
