@@ -13,7 +13,7 @@ PYTEST := $(KEEP) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-
 SHAPED := posenc.attention,posenc.character,posenc.compose,posenc.config,posenc.configured,posenc.encoding,posenc.encodings,posenc.families
 SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.laws,posenc.mapped,posenc.nn,posenc.positions
 # of the kernels only what numba and Triton do not compile
-SHAPED := $(SHAPED),posenc.kernels.blocked,posenc.kernels.eager,posenc.kernels.jobs,posenc.kernels.turning
+SHAPED := $(SHAPED),posenc.kernels.blocked,posenc.kernels.eager,posenc.kernels.jobs,posenc.kernels.rotation
 SHAPED := $(SHAPED),posenc.measure,posenc.golden,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
 
 .PHONY: study test check lint types bench versions clean

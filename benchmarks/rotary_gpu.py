@@ -66,7 +66,7 @@ def rotations(s: Setting) -> dict[str, Callable[[Tensor, Tensor], tuple[Tensor, 
     cos, sin = s.tables()
 
     def formula(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        turned = [kernels.eager.turn(x, cos, sin, pairing="half") for x in (q, k)]
+        turned = [kernels.eager.rotate(x, cos, sin, pairing="half") for x in (q, k)]
         return turned[0], turned[1]
 
     compiled = torch.compile(formula, fullgraph=True, dynamic=False)
@@ -125,7 +125,7 @@ def verify(s: Setting) -> None:
     for name, run in rotations(s).items():
         if name.startswith("posenc") or "plain formula" in name:
             for x, got in zip((q, k), run(q.clone(), k.clone()), strict=True):
-                wanted = kernels.eager.turn(x[:, :2].double(), cos, sin, pairing="half")
+                wanted = kernels.eager.rotate(x[:, :2].double(), cos, sin, pairing="half")
                 torch.testing.assert_close(got[:, :2].double(), wanted, rtol=2**-8, atol=1e-5)
 
 

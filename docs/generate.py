@@ -42,7 +42,7 @@ def encodings() -> str:
 
 
 def _by_need(cards: list[posenc.Card]) -> list[str]:
-    """Return a table of what serves each need, as `posenc list --for` chooses it."""
+    """Return a table of the encodings for each need, as `posenc list --for` chooses it."""
     lines = ["| `posenc list --for` | what for | encodings |", "|---|---|---|"]
     for need, meaning in NEEDS.items():
         links = " ".join(f"[`{card.name}`](#{card.name})" for card in cards if need in card.serves)
@@ -64,7 +64,7 @@ def _prose(cls: type) -> str:
     return " ".join(text.split())
 
 
-def statutes() -> str:
+def laws_page() -> str:
     """Return the page of laws."""
     lines = ["# Laws", "", "Generated from `posenc.laws` by `python docs/generate.py`.", ""]
     lines += [
@@ -81,7 +81,7 @@ def statutes() -> str:
 
 
 def stacks() -> str:
-    """Return the page of stacks: a hand-written head, the table of differences, and what the check found."""
+    """Return the page of stacks: a hand-written head, the table of differences, and the results of the check."""
     head = (HERE / "stacks_head.md").read_text()
     titles, *rows = rules_table.rows(loading.choose(None))
     lines = ["## What each stack reads", ""]
@@ -103,7 +103,7 @@ def stacks() -> str:
 
 
 def _outcome() -> list[str]:
-    """Return what benchmarks/parity_check.py found when it last ran."""
+    """Return the results of the last run of benchmarks/parity_check.py."""
     found = json.loads((HERE.parent / "benchmarks/parity_check.json").read_text())
     said = (
         f"Checked against the stacks' published packages on {found['date']} by `benchmarks/parity_check.py`: each "
@@ -116,11 +116,11 @@ def _outcome() -> list[str]:
         lines.append(
             f"- {name}: {len(asked) - len(wrong)} of {len(asked)} agree{'; not: ' + '; '.join(wrong) if wrong else ''}."
         )
-    lines += ["", "The cases: " + "; ".join(found["cases"]) + ".", "", "Worth knowing:", ""]
+    lines += ["", "The cases: " + "; ".join(found["cases"]) + ".", "", "Notes:", ""]
     return lines
 
 
-PAGES = {"encodings.md": encodings, "laws.md": statutes, "stacks.md": stacks}
+PAGES = {"encodings.md": encodings, "laws.md": laws_page, "stacks.md": stacks}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PAGES:

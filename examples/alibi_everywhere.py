@@ -1,8 +1,8 @@
 # %% [markdown]
 """ALiBi through plain PyTorch: as a mask for scaled_dot_product_attention and for nn.MultiheadAttention.
 
-A bias is nothing but a floating mask that is added to the scores, so `ALiBi.dense` makes it work wherever PyTorch
-takes such a mask. Each way is held against `posenc.attend`; then two traps, and what the heads see.
+A bias is a floating mask that is added to the scores, so `ALiBi.dense` works wherever PyTorch accepts such a mask. Each
+way is compared with `posenc.attend`; then come two traps, and the heads' weights.
 
     python examples/alibi_everywhere.py [--seed 0]
 """
@@ -24,7 +24,7 @@ D_MODEL = HEADS * HEAD_DIM
 
 # %% The parts
 def split(x):
-    """(batch, seq, d_model) to (batch, heads, seq, head_dim); `join` is the way back."""
+    """(batch, seq, d_model) to (batch, heads, seq, head_dim); `join` is the inverse."""
     return x.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
 
 
@@ -33,24 +33,24 @@ def join(x):
 
 
 def per_head(mask, batch):
-    """(1, heads, q, k) to (batch * heads, q, k), which is what nn.MultiheadAttention takes."""
+    """(1, heads, q, k) to (batch * heads, q, k), the shape that nn.MultiheadAttention requires."""
     return mask.expand(batch, -1, -1, -1).flatten(0, 1)
 
 
 def exactly(*arguments, **options):
-    """`attend` by the backend that computes the law literally, in float64."""
+    """`attend` by the backend that computes the formula literally, in float64."""
     return posenc.attend(*arguments, **options, backend="reference-float64")
 
 
 def layer_by_hand(layer, x, alibi, pos):
-    """What nn.TransformerEncoderLayer computes, with `attend` in the middle."""
+    """Compute nn.TransformerEncoderLayer by hand, with `attend` in the middle."""
     q, k, v = map(split, F.linear(x, layer.self_attn.in_proj_weight, layer.self_attn.in_proj_bias).chunk(3, -1))
     x = layer.norm1(x + layer.self_attn.out_proj(join(exactly(q, k, v, alibi, pos, causal=False))))
     return layer.norm2(x + layer.linear2(F.relu(layer.linear1(x))))
 
 
 def draw(weights):
-    """Two characters a weight, darker for more; the darkest is the row's largest."""
+    """Draw two characters per weight, darker for more; the darkest is the row's largest."""
     for row in weights / weights.amax(-1, keepdim=True):
         print("   ", "".join(" .:-=+*#%@"[int(9 * w)] * 2 for w in row.tolist()).rstrip())
 
@@ -72,10 +72,10 @@ def main(argv=None):
 
     through_sdpa = F.scaled_dot_product_attention(q, k, v, attn_mask=causal)
     through_mha = mha(x, x, x, attn_mask=per_head(causal, BATCH), need_weights=False)[0]
-    new_q, new_pos, newest = q[:, :, -4:], pos[-4:], wanted[:, :, -4:]  # 4 new tokens; the keys of all are cached
+    new_q, new_pos, newest = q[:, :, -4:], pos[-4:], wanted[:, :, -4:]  # 4 new tokens; all keys are cached
     cached = F.scaled_dot_product_attention(new_q, k, v, attn_mask=alibi.dense(new_pos, pos, causal=True))
 
-    at_the_start = torch.ones(4, SEQ, dtype=torch.bool).tril()  # what is_causal=True means to torch
+    at_the_start = torch.ones(4, SEQ, dtype=torch.bool).tril()  # the meaning of is_causal=True in torch
     mask = alibi.dense(new_pos, pos).masked_fill(~at_the_start, -torch.inf)
     misaligned = F.scaled_dot_product_attention(new_q, k, v, attn_mask=mask)
     by_hand = layer_by_hand(layer, x, alibi, pos)
@@ -99,9 +99,9 @@ def main(argv=None):
     for way, gap in gaps.items():
         print(f"{way:<42}{gap:.1e}")
     print(
-        "\nis_causal puts the new queries beside the first keys; dense(causal=True) puts them beside the last.\n"
-        "In evaluation without gradients nn.TransformerEncoderLayer may take a fast path that reads floating masks as\n"
-        "boolean ones; torch.backends.mha.set_fastpath_enabled(False) is the way out."
+        "\nis_causal aligns the new queries with the first keys; dense(causal=True) aligns them with the last.\n"
+        "In evaluation without gradients nn.TransformerEncoderLayer may use a fast path that reads floating masks as\n"
+        "boolean ones; torch.backends.mha.set_fastpath_enabled(False) disables it."
     )
     for head in (0, 1):
         print(f"\nweights of head {head + 1}, slope 2^-{2 * (head + 1)}, where all q.k are equal (rows are queries):")
@@ -111,4 +111,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has other arguments

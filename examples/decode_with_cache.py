@@ -1,9 +1,9 @@
 # %% [markdown]
-"""Decode with a cache of turned keys: the same tokens as reading everything again, at a fraction of the cost.
+"""Decode with a cache of rotated keys: the same tokens as reading everything again, at a fraction of the cost.
 
-A rotary key depends on its own position only, so it is turned once, when it is new, and cached turned. `attend` gets
-`rotated=True`, the positions of the new queries and those of all keys. A small decoder learns from Python's help texts
-for a moment, then writes one.
+A rotary key depends on its own position only, so it is rotated once, when it is new, and cached rotated. `attend` gets
+`rotated=True`, the positions of the new queries and those of all keys. A small decoder trains briefly on Python's help
+texts, then writes one.
 
     python examples/decode_with_cache.py [--steps 250] [--tokens 300]
 """
@@ -35,7 +35,7 @@ class Layer(nn.Module):
 
     def forward(self, x, rope, placed, k_placed, cache):
         q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
-        q, k = rope.rotate(q, k, placed)  # the new tokens only: cached keys have been through this
+        q, k = rope.rotate(q, k, placed)  # the new tokens only: cached keys are rotated already
         if cache is not None:
             k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
         x = x + self.out(posenc.attend(q, k, v, rope, placed, k_placed, rotated=True).transpose(1, 2).flatten(2))
@@ -88,7 +88,7 @@ def decode(model, prompt, noise, *, use_cache):
 
 
 def step_cost(k_len, *, rotated):
-    """Return the milliseconds of one query's attention to a long cache, of turned keys or of keys yet to turn."""
+    """Return the milliseconds of one query's attention to a long cache, of rotated or unrotated keys."""
     rope, pos, k_pos = posenc.RoPE(head_dim=64), positions.arange(1, start=k_len - 1), positions.arange(k_len)
     q, (k, v), times = torch.randn(1, 8, 1, 64), torch.randn(2, 1, 8, k_len, 64), []
     for _ in range(7):
@@ -104,7 +104,7 @@ def main(argv=None):
     parser.add_argument("--steps", type=int, default=250, help="training steps")
     parser.add_argument("--tokens", type=int, default=300, help="tokens to decode")
     options = parser.parse_args(argv)
-    torch.set_num_threads(1)  # small models gain nothing from more, and so numbers do not depend on the cores
+    torch.set_num_threads(1)  # small models gain nothing from more, and the numbers do not depend on the cores
     torch.manual_seed(0)
 
     raw = " ".join(" ".join(topics[key] for key in sorted(topics)).split()).encode()
@@ -120,19 +120,19 @@ def main(argv=None):
         print(textwrap.fill(bytes(alphabet[i] for i in tokens[0]).decode(errors="replace"), 100))
 
         marks = [n for n in (25, 100, 200, 300, 600, 1200) if n <= options.tokens]
-        print(f"\n{'milliseconds a token, at token':<34}" + "".join(f"{n:>9}" for n in marks))
-        for way, times in {"cache of turned keys": with_cache, "no cache": without}.items():
+        print(f"\n{'milliseconds per token, at token':<34}" + "".join(f"{n:>9}" for n in marks))
+        for way, times in {"cache of rotated keys": with_cache, "no cache": without}.items():
             print(f"{way:<34}" + "".join(f"{float(times[n - 25 : n].median()):>9.2f}" for n in marks))
         lengths = (1024, 4096, 16384)
-        print(f"\n{'one attention alone, keys in cache':<34}" + "".join(f"{n:>9}" for n in lengths))
-        for way, rotated in {"turned once: rotated=True": True, "turned again at each step": False}.items():
+        print(f"\n{'only attention, keys in cache':<34}" + "".join(f"{n:>9}" for n in lengths))
+        for way, rotated in {"rotated once: rotated=True": True, "rotated again at each step": False}.items():
             print(f"{way:<34}" + "".join(f"{step_cost(n, rotated=rotated):>9.2f}" for n in lengths))
 
     same = torch.equal(tokens, others) and torch.equal(one_pass, tokens[:, prompt.shape[1] :])
     print(f"\nwith a cache, without, and in one pass over the finished text: the same {options.tokens} tokens: {same}")
     if not same:
-        sys.exit("decode_with_cache: the cache changes what is decoded.")
+        sys.exit("decode_with_cache: the cache changes the decoded tokens.")
 
 
 if __name__ == "__main__":
-    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has other arguments

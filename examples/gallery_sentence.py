@@ -1,7 +1,7 @@
 # %% [markdown]
-"""A sentence and its positions, as pictures: which embeddings are alike, and one dot product number by number.
+"""Figures of a sentence and its positions: which embeddings are similar, and one dot product number by number.
 
-The tokens' own vectors are random, so that all likeness comes from equal words and from positions. As a script:
+The tokens' own vectors are random, so all similarity comes from equal words and from positions. As a script:
 
     python examples/gallery_sentence.py [--out gallery] [--format svg]
 """
@@ -20,10 +20,10 @@ from posenc import measure, positions
 try:
     from posenc import figures
 except ImportError:
-    print("gallery_sentence: figures are drawn by matplotlib; say: pip install 'posenc[plot]'", file=sys.stderr)
+    print("gallery_sentence: figures need matplotlib; run: pip install 'posenc[plot]'", file=sys.stderr)
     sys.exit(2)
 
-parser = argparse.ArgumentParser(description="Draw which embeddings of a sentence are alike.")
+parser = argparse.ArgumentParser(description="Draw which embeddings of a sentence are similar.")
 parser.add_argument("--out", type=Path, default=Path("gallery"), help="the folder to write to")
 parser.add_argument("--format", default="svg", help="svg, png, pdf, ...")
 wanted = parser.parse_args([] if "ipykernel" in sys.modules else None)
@@ -38,9 +38,9 @@ def keep(name, figure):
     return figure
 
 
-# %% Without positions, equal words are equal wherever they stand. Sinusoidal vectors make neighbours alike, and set
-# equal words apart the more, the further apart they stand. A learned table, before training, sets them apart, and knows
-# of no neighbours yet.
+# %% Without positions, equal words are equal wherever they stand. Sinusoidal vectors make neighbours similar, and
+# separate equal words the more, the larger their distance. A learned table, before training, separates them without
+# making neighbours similar.
 D_MODEL = 128
 SENTENCE = "the dog saw the cat and the cat saw the bird near the tree"
 WORDS = SENTENCE.split()
@@ -67,12 +67,12 @@ if not (abs(found["none"][0] - 1).max() < 1e-6 and found["sinusoidal"][1] > 0.2 
     sys.exit("gallery_sentence: the three ways do not differ as they should.")
 keep("sentence", figures.sentence_similarity(embedded, WORDS))
 
-# %% One dot product of two sinusoidal vectors with four lanes, number by number, and the two slips that are made most
-# often: lanes in two orders, and the dot product taken for the cosine.
+# %% One dot product of two sinusoidal vectors with four dimensions, number by number, and the two most common mistakes:
+# dimensions in two orders, and the dot product used as the cosine.
 worked = figures.work_out(1, 3)
 print(f"dot product of positions 1 and 3: {worked.dot:.4f} = cos(2) + cos(0.02); of 2 and 4: {worked.dot_shifted:.4f}")
 print(f"cosine: {worked.cosine:.4f}, the dot product over 2")
-print(f"lanes mixed: {worked.mixed:.4f}, and one position further on {worked.mixed_shifted:.4f}")
+print(f"dimensions mixed: {worked.mixed:.4f}, and one position further on {worked.mixed_shifted:.4f}")
 if abs(worked.dot - worked.dot_shifted) > 1e-9 or abs(worked.mixed - worked.mixed_shifted) < 0.1:
-    sys.exit("gallery_sentence: the slip of lanes does no harm.")
+    sys.exit("gallery_sentence: mixing the dimensions makes no difference.")
 keep("worked_example", figures.worked_example(1, 3))

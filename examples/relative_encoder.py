@@ -1,10 +1,10 @@
 # %% [markdown]
-"""An encoder with relative attention: it restores masked letters from both sides, and must know which side is which.
+"""An encoder with relative attention restores masked letters from both sides, and must distinguish the sides.
 
-A sixth of the letters of Python's help texts is masked; the encoder sees 32 letters at once, in both directions. With
-no position it can only count which letters are there. Three relative encodings learn how far a letter is and on which
-side: Shaw's vectors of the distance, a bias for each distance, T5's buckets. What of that is direction shows when the
-test is read backwards: an encoder that only knows how far a letter is would restore as many.
+A sixth of the letters of Python's help texts is masked; the encoder reads 32 letters at once, in both directions.
+Without position it can only count the letters. Three relative encodings learn the distance and the side of a letter:
+Shaw's vectors of the distance, a bias for each distance, T5's buckets. Reading the test backwards shows the effect of
+direction: an encoder that uses only distances would restore as many letters.
 
     python examples/relative_encoder.py [--steps 250]
 """
@@ -64,7 +64,7 @@ def masked_batch(text, n, random):
 
 
 def train(model, text, steps):
-    # what is learned of positions starts near zero, and in so few steps gets away from there only in longer strides
+    # position parameters start near zero, and need a higher learning rate to leave it in so few steps
     of_encoding = set(model.encoding.parameters())
     groups = [{"params": list(of_encoding), "lr": 0.2, "weight_decay": 0.0}] if of_encoding else []
     groups.append({"params": [p for p in model.parameters() if p not in of_encoding], "lr": 6e-3})
@@ -100,7 +100,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=250, help="training steps for each encoding")
     steps = parser.parse_args(argv).steps
-    torch.set_num_threads(1)  # small models gain nothing from more, and so numbers do not depend on the cores
+    torch.set_num_threads(1)  # small models gain nothing from more, and the numbers do not depend on the cores
 
     text = read_text()
     train_part, test_part = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
@@ -124,17 +124,19 @@ def main(argv=None):
         print(f"{name:<15}|{spell(restore(models[name], seen[0]))}|")
     print(f"{'text':<15}|{spell(true[0])}|")
 
-    print("\nwhat relative_bias learned: each key's share of a head's weight, were all q.k equal (- is to the left)")
+    print(
+        "\nrelative_bias after training: each key's share of a head's weight if all q.k were equal (- is to the left)"
+    )
     bias = models["relative_bias"].encoding.dense(positions.arange(1, start=8), positions.arange(17))[0, :, 0]
     print("key is at     " + "".join(f"{offset:>+5}" for offset in range(-8, 9)))
     for head, row in enumerate(bias.softmax(-1).tolist()):
         print(f"head {head + 1}        " + "".join(f"{share:>5.2f}" for share in row))
     relative = ENCODINGS.keys() - {"nope"}
     if behind := sorted(name for name in relative if found[name][0] < found["nope"][0] + 0.1):
-        sys.exit(f"relative_encoder: hardly better than no position at all: {', '.join(behind)}.")
+        sys.exit(f"relative_encoder: hardly better than no position: {', '.join(behind)}.")
     if astray := sorted(name for name in relative if found[name][1] > found[name][0] - 0.1):
-        sys.exit(f"relative_encoder: has not learned which side is which: {', '.join(astray)}.")
+        sys.exit(f"relative_encoder: has not learned the side: {', '.join(astray)}.")
 
 
 if __name__ == "__main__":
-    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has other arguments

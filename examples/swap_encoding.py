@@ -1,9 +1,9 @@
 # %% [markdown]
-"""Swap the position encoding in one's own attention: three lines in the code, one name to change.
+"""Swap the position encoding in your own attention: three lines in the code, one name to change.
 
-`MyAttention` below is anybody's attention module; the lines marked with a hook are all that posenc needs. First it is
-asked whether it can tell an order at all, then a small language model around it learns Python's help texts, byte by
-byte, once for each name.
+`MyAttention` below is an ordinary attention module; posenc needs only the lines marked with a hook. First a test shows
+whether it distinguishes any order, then a small language model around it learns Python's help texts, byte by byte, once
+for each name.
 
     python examples/swap_encoding.py [--steps 250] [--encodings nope,rope,mine]
 """
@@ -27,7 +27,7 @@ DIMS = posenc.Dims(d_model=D_MODEL, n_heads=HEADS, head_dim=D_MODEL // HEADS, ma
 
 # %% The parts
 class Recency(posenc.Bias):
-    """An encoding of one's own: subtract the square root of the distance, more so in later heads."""
+    """Your own encoding: subtract the square root of the distance, more so in later heads."""
 
     def at(self, h, q, k):
         return -((q - k).abs().float().sqrt()) * (h + 1)
@@ -64,7 +64,7 @@ class MyModel(nn.Module):
         self.head = nn.Linear(D_MODEL, VOCAB)
 
     def forward(self, tokens):
-        placed = self.encoding.place(positions.arange(tokens.shape[1]))  # the step before the hooks: once a pass
+        placed = self.encoding.place(positions.arange(tokens.shape[1]))  # the step before the hooks: once per pass
         x = self.encoding.embed(self.tokens(tokens), placed)  # hook 1: adds to the embeddings
         for i in range(LAYERS):
             x = x + self.attention[i](self.norms[2 * i](x), self.encoding, placed)
@@ -74,7 +74,7 @@ class MyModel(nn.Module):
 
 @torch.no_grad()
 def differs(encoding, arrangement):
-    """Return by how much, relatively, the outputs for four words change if only their order does (no causal mask)."""
+    """Return the relative change of the outputs for four words if only their order changes (no causal mask)."""
     torch.manual_seed(0)
     attention, words, arrangement = MyAttention(), torch.randn(1, 4, D_MODEL), torch.tensor(arrangement)
     placed = encoding.place(positions.arange(4))
@@ -107,7 +107,7 @@ def main(argv=None):
     parser.add_argument("--steps", type=int, default=250, help="training steps for each encoding")
     parser.add_argument("--encodings", default="nope,sinusoidal,rope,alibi,shaw,mine")
     options = parser.parse_args(argv)
-    torch.set_num_threads(1)  # small models gain nothing from more, and so numbers do not depend on the cores
+    torch.set_num_threads(1)  # small models gain nothing from more, and the numbers do not depend on the cores
 
     prose = " ".join(" ".join(topics[key] for key in sorted(topics)).split())
     text = torch.tensor(list(prose.encode("ascii", "ignore")))
@@ -120,15 +120,15 @@ def main(argv=None):
         found[name] = (shuffled, bits)
         print(f"{name:<14}{shuffled:>12.1%}{backwards:>13.1%}      {bits:.3f} {'#' * round(10 * bits)}")
     print(
-        "\nOutputs change, that is, other than by moving with their words. Without a causal mask nope can tell no\n"
-        "order, and what is the same in both directions (alibi, mine) no sentence from its mirror image; the mask of\n"
-        "the training helps both. One seed and few steps are no ranking: for that there is posenc study."
+        "\nOutputs that only move with their words count as unchanged. Without a causal mask nope distinguishes no\n"
+        "order, and an encoding that is equal in both directions (alibi, mine) cannot tell a sentence from its mirror\n"
+        "image; the mask in training helps both. One seed and few steps give no ranking: use posenc study for that."
     )
     blind = [name for name, (shuffled, _) in found.items() if (shuffled < 1e-5) != (name == "nope")]
     behind = [name for name, (_, bits) in found.items() if "nope" in found and bits > found["nope"][1]]
     if blind or behind:
-        sys.exit(f"swap_encoding: cannot tell an order: {blind}; no better than nope: {behind}.")
+        sys.exit(f"swap_encoding: cannot distinguish an order: {blind}; no better than nope: {behind}.")
 
 
 if __name__ == "__main__":
-    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has other arguments

@@ -1,14 +1,14 @@
 # %% [markdown]
-"""The Taylor view of position (Su 2021): which terms of f(x + p) see where a token is, and which see two at once.
+"""The Taylor view of position (Su 2021): which terms of f(x + p) depend on one position, and which on two.
 
-To second order f(x + p) is a constant, terms of each position alone, and p_m · H_mn p_n, the only one that sees two
-positions. With sinusoids it is a function of m - n if H is the identity; what H is in a model must be measured. Here it
-is, in a small language model that learns from Python's help texts. Cell marks make it a notebook.
+To second order f(x + p) is a constant, terms of single positions, and p_m · H_mn p_n, the only term of two positions.
+With sinusoids it is a function of m - n if H is the identity; in a model, H must be measured. This script measures it
+in a small language model that learns from Python's help texts. Cell marks make it a notebook.
 
     python examples/taylor_view.py
 """
 
-# %% What p_m · H p_n can say of m - n, by what H is
+# %% How p_m · H p_n depends on m - n, by the kind of H
 import sys
 from pydoc_data.topics import topics
 
@@ -42,7 +42,7 @@ for name, shares in parts.items():
     row(name, [f"{share:.1%}" for share in shares.values()])
 
 # %% A model that adds sinusoids, trained for some seconds
-torch.set_num_threads(1)  # small models gain nothing from more, and so numbers do not depend on the cores
+torch.set_num_threads(1)  # small models gain nothing from more, and the numbers do not depend on the cores
 prose = "".join(c if c in ALPHABET else " " for c in " ".join(topics[key] for key in sorted(topics)).lower())
 text = torch.tensor([ALPHABET.index(c) for c in " ".join(prose.split())])
 torch.manual_seed(0)
@@ -54,18 +54,18 @@ for _ in range(STEPS):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-print(f"\na model of {STEPS} steps predicts the next letter at a loss of {loss.item():.2f} (knowing nothing: 3.30)")
+print(f"\na model of {STEPS} steps predicts the next letter at a loss of {loss.item():.2f} (uniform guess: 3.30)")
 
 # %% Is p small? Tokens and positions as the model adds them
 questions = [measure.taylor_question(model, text[i : i + SEQ]) for i in range(0, 5000 * TEXTS, 5000)]
 scale = D_MODEL**0.5  # the model multiplies its table of tokens by it
 tables = measure.embedding_tables(model.embedding.tokens.weight, questions[0].p, token_scale=scale)
-print(f"\nmean length of positions over that of tokens: {tables.ratio:.2f}, so that p is not small")
+print(f"\nmean length of positions over that of tokens: {tables.ratio:.2f}, so p is not small")
 print(f"squares on the diagonal of the covariance: tokens {tables.token_diagonal:.0%}", end="")
 print(f", positions {tables.position_diagonal:.0%}")
 
-# %% How much of what positions do to the loss each term explains, with p as it is and made smaller
-print(f"\nwhat p, times a factor, does to the loss: sums over {TEXTS} texts")
+# %% The share of each term in the effect of positions on the loss, for p itself and scaled down
+print(f"\nthe effect of p, times a factor, on the loss: sums over {TEXTS} texts")
 row("factor", ["f(x+p)-f(x)", "slope", "curvature", "interaction", "remainder"])
 sums, interactions = {}, []
 for factor in (1.0, 1 / 4, 1 / 16, 1 / 64):
@@ -73,27 +73,29 @@ for factor in (1.0, 1 / 4, 1 / 16, 1 / 64):
     interactions = interactions or [terms.interaction for terms in found]
     sums[factor] = {name: sum(terms.totals[name] for terms in found) for name in found[0].totals}
     row(f"{factor:g}", [f"{total:.5f}" for total in (sum(sums[factor].values()), *sums[factor].values())])
-print("slope and curvature see one position each, the interaction two; the remainder is of third order and above")
+print(
+    "slope and curvature depend on one position each, the interaction on two; the remainder is of third order and above"
+)
 
-# %% How diagonal is H_mn, and what does the interaction say of m - n?
+# %% How diagonal is H_mn, and how does the interaction depend on m - n?
 f, x, _ = questions[0]
 block = measure.interaction_block(f, x, 20, 17)
 diagonal = measure.diagonal_share(block)
 of_block = measure.relative_parts(encoding, range(SEQ), block=block).shares
 seen = sum(interactions)[:-1, :-1]  # the last letter is only predicted
 distances = measure.distance_shares(seen)
-print(f"\nH of tokens 20 and 17: {diagonal:.1%} of its squares are on the diagonal; {1 / D_MODEL:.1%} of noise's")
-row("were H the same for all", ["m - n", "m + n", "both"])
+print(f"\nH of tokens 20 and 17: {diagonal:.1%} of its squares are on the diagonal; for noise {1 / D_MODEL:.1%}")
+row("if H were equal for all", ["m - n", "m + n", "both"])
 row("", [f"{share:.1%}" for share in of_block.values()])
-print(f"of the interactions that were measured m - n explains {distances.difference:.1%}, by chance it would", end=" ")
-print(f"{distances.chance[0]:.1%}:\nhere no distance comes from this term by itself; that H is diagonal is a hope.")
+print(f"m - n explains {distances.difference:.1%} of the measured interactions, by chance it would explain", end=" ")
+print(f"{distances.chance[0]:.1%}:\nhere this term gives no distance by itself; H is not diagonal.")
 
-# %% What was claimed
+# %% The checks
 identity, by_diagonal, general = parts.values()
 if identity["difference"] < 1 - 1e-9 or by_diagonal["mixed"] > 1e-9 or general["mixed"] < 0.5:
     sys.exit("taylor_view: the parts are not those of the identity, a diagonal and a general matrix.")
 remainders = [abs(terms["remainder"]) / abs(sum(terms.values())) for terms in sums.values()]
 if tables.ratio < 0.5 or not remainders[-1] < 0.05 < remainders[0]:
-    sys.exit("taylor_view: p is small as it is, or the remainder does not vanish with it.")
+    sys.exit("taylor_view: p is small, or the remainder does not vanish with it.")
 if max(diagonal, of_block["difference"], distances.difference) > 0.25:
     sys.exit("taylor_view: H is diagonal, or the interaction relative, in this model after all.")

@@ -22,7 +22,7 @@ import posenc
 from posenc.nn import EncoderDecoder
 
 if missing := [name for name in ("django", "polib") if find_spec(name) is None]:
-    print(f"translate: the messages need {' and '.join(missing)}; say: pip install django polib", file=sys.stderr)
+    print(f"translate: the messages need {' and '.join(missing)}; run: pip install django polib", file=sys.stderr)
     sys.exit(2)
 import polib
 
@@ -57,9 +57,10 @@ def to_tensors(pairs, vocabulary):
 
 
 def score(model, source, target):
-    """Return for each message the loss a character and the share of characters that were the likeliest.
+    """Return for each message the loss per character and the share of characters that were predicted.
 
-    Each character is predicted from the true ones before it. One that training never saw has no loss and is no hit.
+    Each character is predicted from the true ones before it. An unseen character has no loss and counts
+    as wrong.
     """
     logits = model(source, F.pad(target[:, :-1], (1, 0), value=BEGIN), source != PAD)
     known, real = (target > BEGIN) & (target != UNKNOWN), target != PAD
@@ -70,7 +71,7 @@ def score(model, source, target):
 
 def train(model, pairs, vocabulary, steps):
     optimizer = torch.optim.AdamW(model.parameters(), fused=True, weight_decay=0.1)
-    pairs, draw = sorted(pairs, key=lambda pair: len(pair[1])), random.Random(1)  # neighbours need little padding
+    pairs, draw = sorted(pairs, key=lambda pair: len(pair[1])), random.Random(1)  # similar lengths need little padding
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = 4e-3 * min(1, (step + 1) / 30) * (1 - step / steps)
         first = min(max(0, draw.randrange(-BATCH // 2, len(pairs) - BATCH // 2)), len(pairs) - BATCH)
@@ -82,7 +83,7 @@ def train(model, pairs, vocabulary, steps):
 
 
 def translate(model, source, tokens):
-    """Write the likeliest character after another, for all messages at once."""
+    """Write the likeliest characters one after another, for all messages at once."""
     written, mask = torch.full((len(source), 1), BEGIN), source != PAD
     encoded = model.encode(source, mask)
     for _ in range(MAX_TARGET + 1):
@@ -94,7 +95,7 @@ def translate(model, source, tokens):
 def build(name, vocabulary_size):
     torch.manual_seed(0)
     encoding = posenc.create(name, dims=DIMS)
-    torch.manual_seed(0)  # again, since the encoding may have drawn numbers: the models shall start alike
+    torch.manual_seed(0)  # again, since the encoding may have drawn numbers: the models should start equal
     options = {"vocab_size": vocabulary_size, "d_model": D_MODEL, "n_layers": LAYERS, "n_heads": HEADS, "dropout": 0.2}
     return EncoderDecoder(encoding=encoding, **options)
 
@@ -106,7 +107,7 @@ def main(argv=None):
     parser.add_argument("--encodings", default="sinusoidal,alibi,rope")
     options = parser.parse_args(argv)
     sys.stdout.reconfigure(encoding="utf-8")
-    torch.set_num_threads(1)  # small models gain nothing from more, and so numbers do not depend on the cores
+    torch.set_num_threads(1)  # small models gain nothing from more, and the numbers do not depend on the cores
 
     pairs = read_pairs()
     held, known = pairs[: len(pairs) // 10], pairs[len(pairs) // 10 :]
@@ -136,9 +137,9 @@ def main(argv=None):
     best, worst = ranked[0], ranked[-1]
     gap = losses[worst] - losses[best]
     print(
-        "\nLoss in nats a character, ± its standard error over messages. Message by message, the widest gap is\n"
+        "\nLoss in nats per character, ± its standard error over messages. Message by message, the widest gap is\n"
         f"{gap.mean():.2f} ± {gap.std() / len(held) ** 0.5:.2f} ({worst} behind {best}), from one seed: so few short "
-        "messages say little\nabout which encoding translates better. They do teach words and phrases that recur. "
+        "messages do not\nshow which encoding translates better. They do teach words and phrases that recur. "
         "The first of each part:"
     )
     for part, pairs, texts in (("trained on", known, 0), ("held out", held, 1)):
@@ -148,8 +149,8 @@ def main(argv=None):
                 print(f"{name:>14}  {written[name][texts][i]}")
     deaf = [name for name in losses if astray[name].mean() < losses[name].mean() + 0.3]
     if deaf:
-        sys.exit(f"translate: what is written hardly depends on the English message: {', '.join(deaf)}.")
+        sys.exit(f"translate: the translation hardly depends on the English message: {', '.join(deaf)}.")
 
 
 if __name__ == "__main__":
-    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has other arguments

@@ -1,10 +1,10 @@
 # %% [markdown]
 """A vision transformer with 2-D positions, trained on small images and tested on larger ones.
 
-It reads scikit-learn's handwritten digits, 8 x 8, every pixel a token. Then the same digits are enlarged to 16 x 16:
-the same patch size, four times as many tokens. What happens to the positions there decides everything: counted on
-(0..15, twice as far as in training), or interpolated, so that the larger image covers the square that the smaller one
-covered. Positions may be real numbers, so a formula takes them as they are; a learned table is resized instead.
+It reads scikit-learn's handwritten digits, 8 x 8, with every pixel a token. Then the same digits are enlarged to
+16 x 16: the same patch size, four times as many tokens. The choice of positions decides the result: counted further
+(0..15, twice as far as in training), or interpolated, so that the larger image covers the square of the smaller one.
+Positions may be real numbers, so a formula accepts them directly; a learned table is resized instead.
 
     python examples/vision_transformer.py [--steps 200]
 """
@@ -24,11 +24,11 @@ from posenc.nn import Block
 try:
     from sklearn.datasets import load_digits
 except ImportError:
-    print("vision_transformer: the digits come with scikit-learn; say: pip install scikit-learn", file=sys.stderr)
+    print("vision_transformer: the digits come with scikit-learn; run: pip install scikit-learn", file=sys.stderr)
     sys.exit(2)
 
 SMALL, LARGE, D_MODEL, HEADS, LAYERS, BATCH, N_TEST = 8, 16, 48, 2, 2, 24, 300
-ENCODINGS = {  # eight pixels want shorter waves than ten thousand words, hence base=10
+ENCODINGS = {  # eight pixels need shorter waves than ten thousand words, hence base=10
     "nope": lambda: posenc.NoPE(n_axes=2),
     "learned_2d": lambda: posenc.Learned2D(d_model=D_MODEL, height=SMALL, width=SMALL, init_std=0.6),
     "sinusoidal_nd": lambda: posenc.SinusoidalND(d_model=D_MODEL, base=10.0),
@@ -71,7 +71,7 @@ def accuracy(model, images, labels, pos):
 
 
 def interpolated(pos):
-    """Say where the pixels of the large image lie in the small one: their centres, half a pixel from the border."""
+    """Return the places of the large image's pixels in the small one: their centres, half a pixel from the border."""
     return (pos.double() + 0.5) * SMALL / LARGE - 0.5
 
 
@@ -82,7 +82,7 @@ def test(model, images, labels):
     trained = accuracy(model, images, labels, small)
     if not isinstance(model.encoding, posenc.Learned2D):
         return trained, *(accuracy(model, enlarged, labels, pos) for pos in (large, interpolated(large)))
-    try:  # a table has no rows for positions that it was not made for, nor between its rows
+    try:  # a table has no rows outside its size, nor between its rows
         counted = accuracy(model, enlarged, labels, large)
     except ValueError:
         counted = None
@@ -95,7 +95,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=200, help="training steps for each encoding")
     steps = parser.parse_args(argv).steps
-    torch.set_num_threads(1)  # small models gain nothing from more, and so numbers do not depend on the cores
+    torch.set_num_threads(1)  # small models gain nothing from more, and the numbers do not depend on the cores
 
     pixels, labels = map(torch.tensor, load_digits(return_X_y=True))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
@@ -116,9 +116,9 @@ def main(argv=None):
         trained, counted, between = ("refused" if a is None else f"{a:.1%}" for a in found[name])
         print(f"{name:<22}{trained:>18} |{counted:>18}{between:>23}")
     print(
-        "\nnope sees a bag of pixels. Counted positions put three quarters of the large image where no pixel was.\n"
-        "learned_2d refuses them and was resized (bicubic, antialiased) for the last column; sinusoidal_nd and\n"
-        "axial_rope were given the interpolated coordinates, -0.25 to 7.25 in steps of a half."
+        "\nnope treats the image as a bag of pixels. Counted positions put three quarters of the large image where\n"
+        "training had no pixels. learned_2d refuses them and was resized (bicubic, antialiased) for the last column;\n"
+        "sinusoidal_nd and axial_rope were given the interpolated coordinates, -0.25 to 7.25 in steps of a half."
     )
     seeing = [found[name] for name in ENCODINGS if name != "nope"]
     if any(trained < found["nope"][0] + 0.2 or between < trained - 0.2 for trained, _, between in seeing):
@@ -128,4 +128,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has other arguments

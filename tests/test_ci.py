@@ -224,7 +224,7 @@ def test_a_package_adds_an_encoding_that_is_imported_when_it_is_used(site):
 )
 def test_a_name_is_given_once_and_both_packages_are_named(site, monkeypatch, name, both):
     monkeypatch.syspath_prepend(install(site, "mine", {name: "mine:PE"}))
-    with pytest.raises(ValueError, match=rf"two packages give an encoding the name {name!r}: .*Uninstall") as refused:
+    with pytest.raises(ValueError, match=rf"two packages have an encoding named {name!r}: .*Uninstall") as refused:
         registry.names()
     assert re.search(both, str(refused.value)) or re.search(r"recent.*mine", str(refused.value))
     assert registry.card("rope").name == "rope"  # what posenc has is not taken away

@@ -166,7 +166,7 @@ def test_on_axes_passes_everything_on() -> None:
 
 @pytest.mark.parametrize(("axes", "n_axes"), [((2,), 2), ((-1,), 2), ((0, 1), 2), ((), None)])
 def test_axes_that_do_not_fit(axes: tuple[int, ...], n_axes: int | None) -> None:
-    with refuses(ValueError, "OnAxes: RoPE works on 1 of n_axes=", f"got axes={axes}"):
+    with refuses(ValueError, "OnAxes: RoPE needs 1 of n_axes=", f"got axes={axes}"):
         OnAxes(ROPE, axes, n_axes=n_axes)
 
 
@@ -241,7 +241,7 @@ def test_composed_caches(past: int, new: int, batched: bool) -> None:
 )
 def test_a_term_of_the_content_stands_beside_no_other_scale(reader: posenc.Encoding) -> None:
     """It divides by the root of head_dim as q·k does, and would be half of what it means beside T5's 1.0."""
-    with refuses(ValueError, "cannot stand beside a member that changes the score scale", reader.name, "T5"):
+    with refuses(ValueError, "no other member may change the score scale", reader.name, "T5"):
         posenc.Compose(reader, posenc.T5(n_heads=2, score_scale=1.0))
     posenc.Compose(reader, posenc.T5(n_heads=2))
 

@@ -206,7 +206,7 @@ def test_heads_of_other_widths():
     encoding, part = layers.layer(5, placed)
     assert encoding.rotate_q(q, part).shape == q.shape
     encoding, part = layers.layer(4, placed)
-    with refuses(ValueError, "RoPE: q and k must have head_dim=256 lanes"):
+    with refuses(ValueError, "RoPE: q and k must have head_dim=256 dimensions"):
         encoding.rotate_q(q, part)
 
 
@@ -247,12 +247,12 @@ def test_layers_that_count_on_several_axes():
         layers.place(torch.arange(5))
     qwen["rope_parameters"] |= {"rope_type": "dynamic", "factor": 2.0}
     qwen["max_position_embeddings"] = 64
-    with refuses(ValueError, "MRoPE: seq_len must be given, because qwen3_5_text turns by several axes"):
+    with refuses(ValueError, "MRoPE: seq_len must be given, because qwen3_5_text rotates by several axes"):
         PerLayer.from_config(qwen)
     long = PerLayer.from_config(qwen, seq_len=100).distinct[1].frequencies().sum(0)
     wanted = posenc.RoPE.from_config(qwen).resolve(100).frequencies()[0]
     torch.testing.assert_close(long, wanted, rtol=1e-14, atol=0)
-    with refuses(ValueError, "MRoPE: a configuration must say which axis", "got no mrope_section in llama"):
+    with refuses(ValueError, "MRoPE: a configuration must name the axis", "got no mrope_section in llama"):
         posenc.MRoPE.from_config({"model_type": "llama", "head_dim": 8})
 
 
@@ -311,7 +311,7 @@ def test_a_type_of_ones_own_may_grow_its_queries():
         (
             of(model_type="llama", layer_types=["full_attention"]),
             ValueError,
-            ["layer_types must have one entry a layer"],
+            ["layer_types must have one entry for each of the"],
         ),
         (of(model_type="llama", head_dim=15), ValueError, ["must be an even number", "got 15 of 15"]),
         (of(model_type="esm"), ValueError, ["PerLayer: layers of esm", "posenc.Learned"]),

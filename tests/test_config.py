@@ -144,7 +144,7 @@ def test_mappings_beyond_the_limits():
         ({"a": 10**400}, ValueError, "finite"),
         ({"a": {1, 2}}, TypeError, "JSON values"),
         ({"a": {None: 1}}, TypeError, "keys must be strings"),
-        ({"a": {0: 1, "0": 2}}, ValueError, "same as strings"),
+        ({"a": {0: 1, "0": 2}}, ValueError, "two keys are the same string"),
         ({"a": torch.zeros(2)}, TypeError, "JSON values"),
     ]:
         with pytest.raises(kind) as caught:
@@ -194,15 +194,18 @@ def test_layer_types():
         ({"num_hidden_layers": 10_001}, "from 1 to 10000"),
         ({"num_hidden_layers": 10**30}, "from 1 to 10000"),
         ({"num_hidden_layers": 0}, "from 1 to 10000"),
-        ({"layer_types": ["full_attention"] * 3}, "one entry a layer, of 4; got 3"),
+        ({"layer_types": ["full_attention"] * 3}, "one entry for each of the 4 layers; got 3"),
         ({"layer_types": []}, "empty list"),
         ({"layer_types": ["x" * 100] * 4}, "names of kinds"),
         ({"num_hidden_layers": 70, "layer_types": [f"kind_{i}" for i in range(70)]}, "at most 64 kinds of layers; got"),
-        ({"model_type": "cohere2_moe", "mlp_layer_types": ["dense"]}, "mlp_layer_types must have one entry a layer"),
+        (
+            {"model_type": "cohere2_moe", "mlp_layer_types": ["dense"]},
+            "mlp_layer_types must have one entry for each of the 4 layers",
+        ),
         ({"model_type": "cohere2_moe", "first_k_dense_replace": 5}, "first_k_dense_replace must be from 0 to 4; got 5"),
         ({"model_type": "mllama_text_model", "cross_attention_layers": [-1]}, "entry must be from 0"),
         ({"model_type": "hrm_text", "num_hidden_layers": 2000}, "over all cycles must be from 1 to 10000; got 16000"),
-        ({"no_rope_layers": [1, 0]}, "one entry a layer, of 4; got 2"),
+        ({"no_rope_layers": [1, 0]}, "one entry for each of the 4 layers; got 2"),
         ({"num_hidden_layers": None, "layer_types": ["full_attention"] * 10_001}, "at most 10000"),
     ],
 )
@@ -400,7 +403,7 @@ REFUSED = {
     "head wide by division": (llama(hidden_size=1 << 20, num_attention_heads=1), ValueError, "at most 8192"),
     "head true": (llama(head_dim=True), TypeError, "must be an integer"),
     "no heads": (llama(num_attention_heads=0), ValueError, "num_attention_heads must be from 1"),
-    "no width": ({"model_type": "blt", "num_hidden_layers": 1}, ValueError, "got neither head_dim nor hidden_size"),
+    "no width": ({"model_type": "blt", "num_hidden_layers": 1}, ValueError, "got neither head_dim nor both"),
     "part zero": ({**llama(), "model_type": "phi", "partial_rotary_factor": 0.0}, ValueError, "must be above 0"),
     "part above 1": ({**llama(), "model_type": "phi", "partial_rotary_factor": 1.5}, ValueError, "at most 1"),
     "part odd": ({**llama(), "model_type": "phi", "partial_rotary_factor": 0.3}, ValueError, "got 19 of 64"),
@@ -409,7 +412,7 @@ REFUSED = {
     "type no string": (llama({"rope_type": 3}), TypeError, "rope_type must be a string"),
     "type unknown": (llama({"rope_type": "magic", "rope_theta": 1e4}), ValueError, "got 'magic'"),
     "model type": ({"model_type": ["llama"]}, TypeError, "model_type must be a string"),
-    "max below trained": (with_rope(LONG, original_max_position_embeddings=10**5), ValueError, "over the original"),
+    "max below trained": (with_rope(LONG, original_max_position_embeddings=10**5), ValueError, "over the trained"),
     "scaling of its own": ({"model_type": "gpt_oss", "head_dim": 64}, ValueError, "rope_parameters is missing"),
     "bases differ": (
         {**LLAMA, "model_type": "granite_swa", "layer_rope_theta": [1e4, 2e4], "layer_types": ["full_attention"] * 2}
@@ -447,10 +450,10 @@ def test_lengths_of_the_caller():
 
 SLIDING = ["sliding_attention", "full_attention"] * 2
 WARNINGS = {
-    "theta_missing": (LLAMA, "rope_theta is missing; 10000 is taken."),
+    "theta_missing": (LLAMA, "rope_theta is missing; 10000 is used."),
     "nested_truncate": (llama({"full_attention": {**YARN, "truncate": False}}), "no effect"),
     "attn_factor": (with_rope(YARN, attn_factor=1.5), "not read"),
-    "original_missing": (with_rope(YARN, original_max_position_embeddings=None), "8192 is taken"),
+    "original_missing": (with_rope(YARN, original_max_position_embeddings=None), "8192 is used"),
     "original_is_max": (with_rope(YARN, original_max_position_embeddings=8192), "equals"),
     "original_unread": (
         llama({"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4096}),
@@ -470,16 +473,16 @@ WARNINGS = {
     "turns_equal": (with_rope(LLAMA3, low_freq_factor=4.0), "above"),
     "turns_swapped": (with_rope(LLAMA3, low_freq_factor=8.0), "above"),
     "unknown_type": (llama({"rope_type": "magic"}), "unknown"),
-    "two_spellings": (llama(rope_scaling={"rope_type": "linear", "factor": 2.0}), "former"),
-    "factor_missing": (with_rope(YARN, factor=None), "over the original"),
-    "factor_differs": (with_rope(YARN, factor=3.0), "factor 3 is taken"),
-    "share_unread": (llama(partial_rotary_factor=0.5), "all of a head rotates"),
+    "two_spellings": (llama(rope_scaling={"rope_type": "linear", "factor": 2.0}), "rope_scaling is used"),
+    "factor_missing": (with_rope(YARN, factor=None), "over the trained length"),
+    "factor_differs": (with_rope(YARN, factor=3.0), "factor 3 is used"),
+    "share_unread": (llama(partial_rotary_factor=0.5), "the whole head rotates"),
     "sections_unread": (llama({"rope_theta": 1e4, "mrope_section": [8, 12, 12]}), "all pairs read one position"),
     "sections_misfit": (
         {**llama({"mrope_section": [8, 12, 12]}, head_dim=64), "model_type": "qwen3_vl_text"},
-        "gives them [11, 11, 10] pairs",
+        "gives the axes [11, 11, 10] pairs",
     ),
-    "assumed": ({"model_type": "llama"}, "4096 is taken"),
+    "assumed": ({"model_type": "llama"}, "4096 is used"),
     "clockwise": ({**LLAMA, "model_type": "nanochat"}, "clockwise"),
     "learned": ({**LLAMA, "model_type": "mistral_large4_text", "rope_parameters": YARN}, "learns"),
 }

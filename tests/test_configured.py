@@ -98,7 +98,7 @@ def differences(model: Any, sizes: dict[str, Any], pos: Any, pairing: Any = None
         out[one.layer] = max(out.get(one.layer, 0.0), float((ours - theirs).abs().max() / theirs.abs().max()))
     if config.model.open_model(sizes).name == "hrm_text":
         return out  # which runs the same layers again and again
-    still = {i for i, kind in enumerate(kinds.layers(config.model.open_model(sizes))) if not kinds.turns(kind)}
+    still = {i for i, kind in enumerate(kinds.layers(config.model.open_model(sizes))) if not kinds.rotates(kind)}
     assert set(range(len(layers))) - set(out) <= still  # those that have no attention have no position either
     return out
 
@@ -151,7 +151,7 @@ def turning(name: str, **options: Any) -> tuple[list[bool], list[bool]]:
     model, pos = build(theirs), positions()
     before, after = (seen(model, at, attention_mask=masks) for at in (torch.zeros_like(pos), pos))
     moved = [not torch.equal(one.k, other.k) for one, other in zip(before, after, strict=True)]
-    return moved, [kinds.turns(kind) for kind in kinds.layers(config.model.open_model(finite(theirs.to_dict())))]
+    return moved, [kinds.rotates(kind) for kind in kinds.layers(config.model.open_model(finite(theirs.to_dict())))]
 
 
 MIXED = ["sliding_attention", "full_attention", "full_attention"] * 2
@@ -265,7 +265,7 @@ def test_two_attentions_a_layer_are_two_entries(given):
 
 
 def test_half_a_layer_is_refused():
-    with refuses(ValueError, "num_hidden_layers of longcat_flash counts attentions, two a layer", "got 7"):
+    with refuses(ValueError, "num_hidden_layers of longcat_flash counts two attentions for each layer", "got 7"):
         config.layer_types({"model_type": "longcat_flash", "num_hidden_layers": 7})
 
 

@@ -65,8 +65,8 @@ def test_a_family_comes_from_another_encoding_or_from_the_class_itself(written: 
         ("year=1999", "year=now()", ["spiral.py", "must be literals", "got now()", "Write the value out."]),
         ('word: str = "a"', "word: str = WORD", ["spiral.py", "must be literals", "got WORD"]),
         ('"spiral"', '"helix"', ["spiral.py must register one class", "@register('spiral', ...)"]),
-        ("OfLength, Additive)", "OfLength)", ["Spiral: its bases must name a family", "got OfLength"]),
-        ("def __init__", "def setup", ["Spiral: must write its own __init__"]),
+        ("OfLength, Additive)", "OfLength)", ["Spiral: one of its bases must be a family", "got OfLength"]),
+        ("def __init__", "def setup", ["Spiral: must define its own __init__"]),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(written: Path, old: str, new: str, words: list[str]) -> None:

@@ -137,7 +137,7 @@ def test_rotate_writes_into_cache_slots() -> None:
 def test_slots_of_another_shape_are_refused_and_stay() -> None:
     rope, q, k = posenc.RoPE(head_dim=8), normal(1, 4, 4, 8), normal(1, 2, 4, 8)
     slots = torch.zeros(3, 2, 4, 8)  # into which a copy would broadcast
-    with refuses(ValueError, "RoPE: out must have the shapes of what is turned", "(3, 2, 4, 8) for k"):
+    with refuses(ValueError, "RoPE: out must have the shapes of q and k", "(3, 2, 4, 8) for k"):
         rope.rotate(q, k, rope.place(torch.arange(4)), out=(torch.zeros_like(q), slots))
     assert not slots.any()
 
@@ -148,7 +148,7 @@ def test_an_unknown_way_back_is_refused() -> None:
             return -q
 
     spins, q = Spins(), normal(1, 1, 2, 4)
-    with refuses(TypeError, "Spins: does not know how to turn back", "_unrotate(q, k, placed, k_placed)"):
+    with refuses(TypeError, "Spins: cannot rotate back", "_unrotate(q, k, placed, k_placed)"):
         spins.rotate(q, q, spins.place(torch.arange(2)), inverse=True)
 
 

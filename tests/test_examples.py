@@ -47,7 +47,7 @@ def check_swap_encoding(text):
 def check_decode_with_cache(text):
     assert text.startswith("The statement ")
     assert text.endswith("the same 300 tokens: True\n")
-    assert all(len(cells) == 4 for cells in rows(text, "cache of turned keys", "no cache").values())
+    assert all(len(cells) == 4 for cells in rows(text, "cache of rotated keys", "no cache").values())
 
 
 def check_packed_documents(text):

@@ -119,5 +119,5 @@ def test_what_makers_do_not_take(number, options, kind, words) -> None:
 def test_pictures_without_cells_leave_the_text_alone(number) -> None:
     text = number([2, 3])
     assert torch.equal(number([2, (0, 0, 0), 3]), text)
-    with refuses(TypeError, "a part must be a number of tokens of text, or (frames, rows, columns) of a picture"):
+    with refuses(TypeError, "a part must be a number of text tokens, or (frames, rows, columns) of a picture"):
         number([2, (1, 2)])

@@ -57,7 +57,7 @@ def test_packed_takes_a_batch_and_ids_that_come_back() -> None:
 
 def test_packed_takes_one_of_two() -> None:
     ids = torch.tensor([0, 0])
-    with refuses(TypeError, "either document_ids or cu_seqlens", "exactly one"):
+    with refuses(TypeError, "either document_ids or cu_seqlens", "got none or both"):
         positions.packed()
     with refuses(TypeError, "either document_ids or cu_seqlens"):
         positions.packed(ids, cu_seqlens=ids)
@@ -90,7 +90,7 @@ def test_other_kinds_are_refused(dtype: torch.dtype) -> None:
 
 def test_the_reason_against_half_precision() -> None:
     assert torch.tensor(257.0, dtype=torch.bfloat16) == torch.tensor(256.0, dtype=torch.bfloat16)
-    with refuses(TypeError, "cannot tell 256 from 257"):
+    with refuses(TypeError, "cannot distinguish 256 from 257"):
         posenc.RoPE(head_dim=4).place(torch.tensor([257.0], dtype=torch.bfloat16))
 
 
@@ -185,7 +185,7 @@ def test_frames_are_a_step_apart_and_floored_and_what_follows_is_named(step, nex
         ([(2, 1, 1)], {"time_step": -1.0}, ValueError, "time_step must be a finite number, 0 or more; got -1.0"),
         ([(2, 1, 1)], {"time_step": float("nan")}, ValueError, "time_step must be a finite number"),
         ([2], {"next_after": "max"}, ValueError, "next_after must be 'all_axes' or 'sides'; got 'max'"),
-        ([(2, 1)], {}, TypeError, "a part must be a number of tokens of text, or (frames, rows, columns)"),
+        ([(2, 1)], {}, TypeError, "a part must be a number of text tokens, or (frames, rows, columns)"),
         ([2.5], {}, TypeError, "got 2.5"),
         ([-1], {}, ValueError, "the sizes of a part must be 0 or more; got -1"),
     ],

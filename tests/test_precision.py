@@ -234,7 +234,7 @@ def test_a_formula_of_ones_own() -> None:
     [
         (
             (-1, 8),
-            "must have shape (65536, 4) each, a row a position and a column a pair; got (65536, 8) and (65536, 8).",
+            "must have shape (65536, 4) each, a row for each position and a column for each pair; got (65536, 8) and",
         ),
         ((1, -1, 4), "got (1, 65536, 4) and (1, 65536, 4)"),
     ],

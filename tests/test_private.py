@@ -17,7 +17,7 @@ def test_without_a_view_of_operations_no_cost_is_given(monkeypatch: pytest.Monke
     assert measure(alibi).cost == "score"
     monkeypatch.setattr(private, "_Mode", None)
     assert measure(alibi).cost is None
-    with pytest.raises(RuntimeError, match=r"has no TorchDispatchMode where it is known"):
+    with pytest.raises(RuntimeError, match=r"has no TorchDispatchMode under the known name"):
         count_numbers(lambda: torch.ones(2) + 1)
 
 

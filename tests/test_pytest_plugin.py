@@ -70,7 +70,7 @@ def test_a_failing_check_is_its_report(project):
             "E *alibi.slopes.not_power_of_two",
             "E *smallest case: n_heads 12, *",
             "E *fix: *",
-            "E *ValueError: posenc_check: a convention must be named, because*; got none.*",
+            "E *ValueError: posenc_check: a convention is needed, because*; got none.*",
         ]
     )
     run.stdout.no_fnmatch_line("*raise CheckError*")  # no lines of ours stand between
@@ -79,7 +79,7 @@ def test_a_failing_check_is_its_report(project):
 @pytest.mark.parametrize("loaded", [(), ("-p", "posenc.pytest_plugin")], ids=["by entry point", "once more by name"])
 def test_the_marker_is_documented_however_often_the_plugin_is_named(project, loaded):
     run = project.runpytest_subprocess("--markers", *loaded)
-    run.stdout.fnmatch_lines(["@pytest.mark.posenc(convention, [*][*]spec): what position code should be*"])
+    run.stdout.fnmatch_lines(["@pytest.mark.posenc(convention, [*][*]spec): specify position code*"])
     assert run.ret == 0
 
 

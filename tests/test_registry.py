@@ -101,7 +101,7 @@ def test_an_option_wins_over_dims() -> None:
 def test_options_are_strict() -> None:
     with refuses(TypeError, "ALiBi: unknown option 'n_head'; did you mean 'n_heads'?", "n_heads, slopes"):
         posenc.create("alibi", n_head=3)
-    with refuses(TypeError, "NoPE: unknown option 'theta'; It takes: n_axes."):
+    with refuses(TypeError, "NoPE: unknown option 'theta'. Options: n_axes."):
         posenc.create("nope", theta=1)
 
 
@@ -129,7 +129,7 @@ def test_any_name_is_constructed_of_what_a_host_knows_or_the_error_has_an_exampl
         assert type(posenc.create(name, dims=dims)) is card.cls
         return
     start = "posenc.LongRoPE(head_dim=4, short_factors=(1.0, 1.5), long_factors=(1.0, 8.0), original_max_len=2048)"
-    with refuses(TypeError, "needs short_factors, long_factors; pass", f"An example to start from: {start}"):
+    with refuses(TypeError, "needs short_factors, long_factors; pass", f"Example: {start}"):
         posenc.create(name, dims=dims)
 
 
@@ -139,7 +139,7 @@ def test_a_grid_is_offered_to_what_cannot_do_without_and_to_no_other_width() -> 
     assert (table.height, table.width, decomposed.size) == (14, 16, (14, 16))
     assert posenc.create("fire", dims=dims).width == posenc.create("fire", dims=TEXT).width
     for name in ("learned_2d", "decomposed_2d"):
-        with refuses(TypeError, "or dims=Dims(grid=...)", f"An example to start from: {posenc.card(name).call}"):
+        with refuses(TypeError, "or dims=Dims(grid=...)", f"Example: {posenc.card(name).call}"):
             posenc.create(name, dims=TEXT)
 
 

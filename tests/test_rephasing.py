@@ -109,16 +109,16 @@ HEADS: dict[str, Any] = {"n_kv_heads": 2, "head_dim": 8}
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (posenc.RoPE(**ROPE), posenc.RoPE(**ROPE, pairing="interleaved"), "pairing is 'half' in the old RoPE"),
-        (posenc.RoPE(**ROPE), posenc.RoPE(**ROPE, rotary_dim=4), "rotary_dim is 8"),
-        (posenc.RoPE(**ROPE), posenc.RoPE(head_dim=16), "head_dim is 8 in the old RoPE and 16 in the new RoPE"),
-        (posenc.RoPE(**ROPE), posenc.XPos(**ROPE, pairing="half"), "XPos changes the size of lanes by position"),
-        (posenc.XPos(**ROPE, pairing="half"), posenc.RoPE(**ROPE), "Compute the keys anew"),
-        (posenc.RetNet(**HEADS, pairing="half"), posenc.RoPE(**ROPE), "RetNet changes the size of lanes by position"),
-        (posenc.RoPE(**ROPE), posenc.FoPE(**HEADS, original_max_len=99), "FoPE changes the size of lanes by position"),
-        (posenc.MixedRoPE(**HEADS), posenc.MixedRoPE(**HEADS), "or turns each head otherwise"),
-        (posenc.GRAPEM(**HEADS), posenc.RoPE(**ROPE, pairing="interleaved"), "GRAPEM changes"),
-        (posenc.RoPE(**ROPE), posenc.AxialRoPE(**ROPE), "n_axes is 1 in the old RoPE and 2 in the new AxialRoPE"),
+        (posenc.RoPE(**ROPE), posenc.RoPE(**ROPE, pairing="interleaved"), "pairing='half' in the old RoPE"),
+        (posenc.RoPE(**ROPE), posenc.RoPE(**ROPE, rotary_dim=4), "rotary_dim=8"),
+        (posenc.RoPE(**ROPE), posenc.RoPE(head_dim=16), "head_dim=8 in the old RoPE and 16 in the new RoPE"),
+        (posenc.RoPE(**ROPE), posenc.XPos(**ROPE, pairing="half"), "XPos scales dimensions by position"),
+        (posenc.XPos(**ROPE, pairing="half"), posenc.RoPE(**ROPE), "Compute the keys again"),
+        (posenc.RetNet(**HEADS, pairing="half"), posenc.RoPE(**ROPE), "RetNet scales dimensions by position"),
+        (posenc.RoPE(**ROPE), posenc.FoPE(**HEADS, original_max_len=99), "FoPE scales dimensions by position"),
+        (posenc.MixedRoPE(**HEADS), posenc.MixedRoPE(**HEADS), "or rotates heads differently"),
+        (posenc.GRAPEM(**HEADS), posenc.RoPE(**ROPE, pairing="interleaved"), "GRAPEM scales dimensions"),
+        (posenc.RoPE(**ROPE), posenc.AxialRoPE(**ROPE), "n_axes=1 in the old RoPE and 2 in the new AxialRoPE"),
     ],
 )
 def test_what_cannot_be_turned_on_is_refused(old: Any, new: Any, words: str) -> None:
@@ -129,9 +129,9 @@ def test_what_cannot_be_turned_on_is_refused(old: Any, new: Any, words: str) -> 
 
 def test_what_is_no_rotation_or_does_not_fit_is_refused() -> None:
     rope, pos, pope = posenc.RoPE(head_dim=8), positions.arange(3), posenc.PoPE(n_kv_heads=1, head_dim=8)
-    with refuses(TypeError, "rephase: old and new must be encodings that turn pairs of lanes", "PoPE"):
+    with refuses(TypeError, "rephase: old and new must be encodings that rotate pairs of dimensions", "PoPE"):
         rephase(torch.zeros(1, 2, 3, 8), pos, rope, pope)
-    with refuses(ValueError, "rephase: q and k must have head_dim=8 lanes", "(1, 2, 3, 16)"):
+    with refuses(ValueError, "rephase: q and k must have head_dim=8 dimensions", "(1, 2, 3, 16)"):
         rephase(torch.zeros(1, 2, 3, 16), pos, rope, rope)
     with refuses(ValueError, "rephase: q and k must have a token for each", "(1, 2, 4, 8)"):
         rephase(torch.zeros(1, 2, 4, 8), pos, rope, rope)
@@ -222,9 +222,9 @@ def test_far_out_the_gain_is_applied_once_and_lanes_that_do_not_rotate_stay(
     ("encoding", "pos", "kind", "words"),
     [
         (posenc.FoPE(**HEADS, original_max_len=99), [0, 1, 2], ValueError, "FoPE does more to keys than rotate them"),
-        (posenc.ALiBi(n_heads=2), [0, 1, 2], TypeError, "encoding must be one that rotates pairs of lanes"),
+        (posenc.ALiBi(n_heads=2), [0, 1, 2], TypeError, "encoding must rotate pairs of dimensions"),
         (posenc.Compose(PLAIN, posenc.ALiBi(n_heads=2)), [0, 1, 2], TypeError, "Pass the member of a Compose"),
-        (PLAIN, [0], ValueError, "each key has one old and one new position; got 3 in pos and 1 in new_pos"),
+        (PLAIN, [0], ValueError, "each key needs one old and one new position; got 3 in pos and 1 in new_pos"),
     ],
 )
 def test_what_cannot_be_moved_is_refused(encoding: Any, pos: list[int], kind: Any, words: str) -> None:

@@ -69,13 +69,17 @@ def test_there_is_no_torch(bare: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["list"], 0, ["textbook: toys", "  rope    ", "  sinusoidal_nd"]),
+        (["list"], 0, ["textbook: teaching", "  rope    ", "  sinusoidal_nd"]),
         (["list", "ro*", "--json"], 0, ['"cls": "RoPE"', '"arxiv": "2104.09864"']),
         (["show", "rotary"], 0, ["score = q_iᵀ R((j - i)·ω) k_j", "base=10000.0", "posenc.RoPE(head_dim=64)"]),
         (["show", "graphormer"], 0, ["bias", "posenc.Graphormer(n_heads=4, max_distance=12, distances=('tree', 64))"]),
-        (["inspect", "llama-3.1-8b"], 0, ["llama3, factor 8", "29 kept, 6 blended, 29 divided", "70 turn fully"]),
+        (
+            ["inspect", "llama-3.1-8b"],
+            0,
+            ["llama3, factor 8", "29 kept, 6 blended, 29 divided", "70 dimensions complete a period"],
+        ),
         (["verify-config", "llama-3.1-8b"], 0, ["nothing found"]),
-        (["rule", "rope.layout.mixed"], 0, ["Why it hurts:", "How to fix it:"]),
+        (["rule", "rope.layout.mixed"], 0, ["Why it matters:", "How to fix it:"]),
         (["golden", "--config", "llama-3.1-8b", "--out", "llama"], 0, ["llama: full_attention (", "manifest.json"]),
         (["parity", "llama-3.1-8b"], 0, ["llamacpp", "vllm", "same    1.0000"]),
         (["plan", "llama-3-8b", "--target-len", "65536"], 0, ["Recommended without training: yarn", "posenc write"]),

@@ -44,7 +44,7 @@ SURVIVORS: dict[str, dict[str, str]] = {
     "encodings/alibi.py ALiBi": {
         "True -> False": "declared: keeps_float32 is read by casts, and slopes lose no more by bfloat16 than a table",
     },
-    "encodings/alibi.py ALiBi._dealt": {
+    "encodings/alibi.py ALiBi._slope_number": {
         "torch.zeros_like(place, dtype=dtype) -> torch.ones_like(place, dtype=dtype)": EQUIVALENT
         + "every place gets its slope below",
     },

@@ -58,7 +58,7 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
         (r"x\.masked_fill\(~real, 0\.0\) -> .*", EQUIVALENT + "the gate of such a token is replaced"),
     ),
     "encodings/grape_m.py GRAPEM.basis": ((r"q \* .* -> q / .*", EQUIVALENT + "signs are 1 and -1"),),
-    "encodings/grape_m.py GRAPEM._turn": ((r".*cos\.dtype.* -> .*sin\.dtype.*", _ONE_DTYPE),),
+    "encodings/grape_m.py GRAPEM._rotate": ((r".*cos\.dtype.* -> .*sin\.dtype.*", _ONE_DTYPE),),
     "encodings/graphormer.py Graphormer.at": (
         (r".*self\.max_distance \+ 2 -> .*|\(distance >= -1\) & .*|distance >= -1 -> distance >= -2", _LOOKED),
     ),
@@ -120,7 +120,7 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
             EQUIVALENT + "where a position is cut; the two parts add up to the same",
         ),
     ),
-    "families/angles.py _digits_per_turn": (
+    "families/angles.py _digits_of_frequencies": (
         (
             r".*\(rest - high\).*|rest\.floor\(\) -> .*|2 \*\* 12 -> .*",  # digits are cut elsewhere, and add up
             "not visible: digits that float32 rounds by 6e-8 of a turn, a thirtieth of what is allowed",
@@ -155,13 +155,13 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
         (r"row\.diff\(\) == 1 -> row\.diff\(\) == [02]", "not visible: tokens that share one position"),
         (r".*", EQUIVALENT + "rows are cut out or looked up"),
     ),
-    "kernels/eager.py turn": (
+    "kernels/eager.py rotate": (
         (r"len\(parts\) == 1 -> len\(parts\) == 0", _WAY),
         (r".*cos\.(shape\[-[13]\]|ndim > 2) -> .*sin\..*", EQUIVALENT + "both tables have one shape"),
     ),
-    "families/networks.py of_heads": ((r".*lanes=1\) -> .*lanes=0\)", _BY_HEAD),),
-    "families/networks.py beside_heads": (
-        (r"h\.numel\(\) != .*|-h\.ndim - lanes -> .*|t\.shape\[.* == 1 -> .* == [02]", _BY_HEAD),
+    "families/networks.py of_heads": ((r".*trailing=1\) -> .*trailing=0\)", _BY_HEAD),),
+    "families/networks.py without_head_dim": (
+        (r"h\.numel\(\) != .*|-h\.ndim - trailing -> .*|t\.shape\[.* == 1 -> .* == [02]", _BY_HEAD),
     ),
     "families/numbers.py no_autocast": (
         (r".*enabled=False.* -> .*", "not visible: plain attention under autocast rounds its products as well"),

@@ -27,7 +27,7 @@ def eager_turn(
 
     def rope(x: Tensor, pos: Tensor) -> Tensor:
         angle = pos.double()[:, None] * base ** (-torch.arange(n, dtype=torch.float64) / n)
-        return eager.turn(x, angle.cos().float(), angle.sin().float(), pairing=pairing, side=rotary_side)
+        return eager.rotate(x, angle.cos().float(), angle.sin().float(), pairing=pairing, side=rotary_side)
 
     return rope
 
@@ -41,7 +41,7 @@ def far(start: int, **options: Any) -> Callable[[Tensor, Tensor], Tensor]:
         if reach > 2**16 or int(pos.min()) < start:
             return turned(encoding)(x, pos)
         cos, sin = (t[pos - start] for t in encoding.place(positions.arange(reach - start, start=start)).parts)
-        return eager.turn(x, cos, sin, pairing="half")
+        return eager.rotate(x, cos, sin, pairing="half")
 
     return rope
 
@@ -54,7 +54,7 @@ def scattered(encoding: posenc.Encoding) -> Callable[[Tensor, Tensor], Tensor]:
         if int(pos.max()) >= 6000 or int(pos.min()) < 0:
             return turned(encoding)(x, pos)
         cos, sin = (t[order.argsort()[pos]] for t in encoding.place(order).parts)
-        return eager.turn(x, cos, sin, pairing="half")
+        return eager.rotate(x, cos, sin, pairing="half")
 
     return rope
 
@@ -73,7 +73,7 @@ def in_pieces(encoding: posenc.Encoding) -> Callable[[Tensor, Tensor], Tensor]:
         inside = (pos >= 0) & (pos < 4096)
         rows = len(before) + pos.clamp(0, 4095)
         cos, sin = (torch.where(inside[:, None], n[rows], t) for n, t in zip(near, (cos, sin), strict=True))
-        return eager.turn(x, cos, sin, pairing="half")
+        return eager.rotate(x, cos, sin, pairing="half")
 
     return rope
 
@@ -108,7 +108,7 @@ def complex_pair(*, head_dim: int, base: float, pairing: Any) -> tuple[Any, Any]
         return torch.complex(*angles.tabulate(positions.arange(end), inv_freq, dtype=torch.float32))
 
     def apply(q: Tensor, k: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        turned = (eager.turn(x.transpose(1, 2), found.real, found.imag, pairing=pairing) for x in (q, k))
+        turned = (eager.rotate(x.transpose(1, 2), found.real, found.imag, pairing=pairing) for x in (q, k))
         return tuple(x.transpose(1, 2) for x in turned)
 
     return table, apply
@@ -139,7 +139,7 @@ def hf_pair(of_length: Callable[[int], Any]) -> tuple[Any, Any]:
 
     def apply(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = (t[..., : t.shape[-1] // 2].unsqueeze(1) for t in (cos, sin))
-        return tuple(eager.turn(x, cos, sin, pairing="half") for x in (q, k))
+        return tuple(eager.rotate(x, cos, sin, pairing="half") for x in (q, k))
 
     return module, apply
 

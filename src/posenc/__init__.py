@@ -1,7 +1,7 @@
 """posenc: position in Transformers.
 
-Every position encoding behind one contract. Names resolve lazily (PEP 562), so that the
-command line starts without importing torch.
+Every position encoding has the same interface. Names resolve lazily (PEP 562), so the command line starts
+without importing torch.
 """
 
 from importlib import import_module
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
             return import_module(f"posenc.{name}")
         if name in _ELSEWHERE:
             return import_module(f"posenc.{_ELSEWHERE[name]}")
-        # other lower-case names are submodules, which the import system finds once this has failed
+        # other lower-case names are submodules, which the import system finds after an AttributeError here
         home = _HOME_OF.get(name, None if name.islower() or name.startswith("_") else "encodings")
         value = getattr(import_module(f"posenc.{home}"), name, None) if home else None
     if value is None:

@@ -1,4 +1,4 @@
-"""What is known of an encoding before it runs."""
+"""The card of an encoding: its facts, declared properties and an example."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from posenc.declared import Declared
 
-# What a card declares of an encoding's character; `posenc.character` measures each of them.
+# The properties that a card declares; `posenc.character` measures each of them.
 TRAITS = [
     "distinct",
     "longest",
@@ -26,29 +26,29 @@ Trait = bool | int | str | None | Mapping[str, int]
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of an encoding before it runs.
+    """The card of an encoding: its facts, declared properties and an example.
 
     Args:
-        name: The registry key; equals the file's name in `encodings/`.
-        declared: What the class declares of itself; `cls` is the class, which needs torch.
-        paper: Authors and title; `year` and `arxiv` (an id, or None) stand apart.
+        name: The registry key, which is also the file's name in `encodings/`.
+        declared: The declaration of the class; `cls` is the class itself, which needs torch.
+        paper: Authors and title; `year` and `arxiv` (an id, or None) are separate.
         formula: The mathematics in one line.
-        parameters: How many numbers are learned, as a formula of the dimensions.
-        cost: What it costs at run time, in words.
-        example: Arguments that construct a small one; the laws run on it.
-        variants: Changes to `example` that the laws run as well.
-        traits: What the author declares of the example, and `posenc.character` measures; None where a trait does
-            not apply. `distinct`: how many positions have signatures that all differ, by dtype (65,536 means that or
-            more). `longest`: the largest position that is not refused, or None. `real_positions`: fractional ones are
-            accepted. `smooth`: neighbours are near each other. `bounded`: what is far is no larger than what is near.
-            `shift_invariant`: scores depend on distances alone. `symmetric`: they are blind to direction. `recency`:
-            they fall with distance. `linear_shift`: a shift is one linear map of what is added or turned.
-            `length_dependent`: it must be resolved for a length. `learned`: how many numbers are learned.
-            `cost`: the work grows with "token" or "score", or there is "nothing" of it.
-        serves: What it is for, the most usual first: text, long, image, video, graph, camera or
-            textbook (`posenc list --for`).
-        plans: Names under which papers have this class with other options, each with these options.
-        used_by: Models that shipped with it.
+        parameters: The number of learned numbers, as a formula of the dimensions.
+        cost: A description of the cost at run time.
+        example: Arguments that construct a small one, on which the laws run.
+        variants: Changes to `example` on which the laws run as well.
+        traits: Properties of the example, declared by the author and measured by `posenc.character`; None if one does
+            not apply. `distinct`: the number of positions whose signatures all differ, by dtype (65,536 means at least
+            that). `longest`: the largest position that is accepted, or None. `real_positions`: fractional positions are
+            accepted. `smooth`: neighbouring positions have similar signatures. `bounded`: signatures do not grow with
+            the position. `shift_invariant`: scores depend only on distances. `symmetric`: scores do not depend on the
+            direction. `recency`: scores fall with distance. `linear_shift`: a shift is one linear map of the added or
+            rotated vectors. `length_dependent`: it must be resolved for a length. `learned`: the number of learned
+            numbers. `cost`: the work grows with "token" or "score", or is "nothing".
+        serves: Its uses, the most common first: text, long, image, video, graph, camera or textbook
+            (`posenc list --for`).
+        plans: Names that papers give to this class with other options, each with these options.
+        used_by: Models that were released with it.
     """
 
     name: str
@@ -96,12 +96,12 @@ class Card:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All names under which the registry finds it, but for that of its class."""
+        """All names in the registry, except that of its class."""
         return (self.name, *self.aliases, *self.plans)
 
     @property
     def call(self) -> str:
-        """The example as a user writes it."""
+        """The example as a call."""
         home = "posenc" if self.declared.module.startswith("posenc.") else self.declared.module
         given = ", ".join(f"{option}={value!r}" for option, value in self.example.items())
         return f"{home}.{self.declared.cls_name}({given})"

@@ -1,19 +1,19 @@
-"""Colours: one for each encoding, the same in figures, reports and pages, on light and on dark grounds.
+"""Colours: one for each encoding, the same in figures, reports and pages, on light and dark backgrounds.
 
-The known ones are chosen by hand so that those which are compared most stay apart for colour-blind readers. Any other
-name gets a colour that follows from its letters alone, whatever else is drawn.
+Well-known encodings have hand-picked colours, so that those that are often compared differ for colour-blind readers.
+The colour of any other name depends only on its letters.
 """
 
 import math
 from collections.abc import Iterable
 from zlib import crc32
 
-PAPER, DARK_PAPER = "#ffffff", "#15171b"  # the grounds that the shades are made for
+PAPER, DARK_PAPER = "#ffffff", "#15171b"  # the backgrounds for the shades
 
-# Blue, nearly white, red: told apart by every kind of colour vision, with zero in the middle.
+# Blue, nearly white, red: distinct for every kind of colour vision, with zero in the middle.
 DIVERGING = ((0.0, "#2166ac"), (0.5, "#f7f7f7"), (1.0, "#b2182b"))
 
-# name: the shade on a light ground, the shade on a dark one; reports number their classes in this order
+# name: the shade on a light background, and on a dark one; reports number their classes in this order
 _KNOWN = {
     "nope": ("#6a7079", "#9ba2ad"),
     "sinusoidal": ("#0072b2", "#4ba7ea"),
@@ -37,10 +37,10 @@ _N_HUES = 24
 
 
 def colour(name: str) -> str:
-    """Return the colour of an encoding on a light ground, as "#rrggbb".
+    """Return the colour of an encoding on a light background, as "#rrggbb".
 
     Args:
-        name: A registered name, or `package.module:Class`; others are taken as they are.
+        name: A registered name, `package.module:Class`, or any other text.
 
     >>> colour("rope"), colour("sinusoidal")
     ('#d55e00', '#0072b2')
@@ -51,7 +51,7 @@ def colour(name: str) -> str:
 
 
 def on_dark(name: str) -> str:
-    """Return the colour of an encoding on a dark ground: the same hue, lighter.
+    """Return the colour of an encoding on a dark background: the same hue, lighter.
 
     >>> on_dark("rope")
     '#ff8536'
@@ -60,14 +60,14 @@ def on_dark(name: str) -> str:
 
 
 def shade_of(name: str) -> int:
-    """Return which of `SHADES` an encoding has, for style sheets that number their classes.
+    """Return the index of an encoding in `SHADES`, for style sheets with numbered classes.
 
     >>> shade_of("nope")
     0
     """
     if name in _KNOWN:
         return list(_KNOWN).index(name)
-    return len(_KNOWN) + crc32(name.encode()) % _N_HUES  # hash() differs from run to run
+    return len(_KNOWN) + crc32(name.encode()) % _N_HUES  # hash() differs between runs
 
 
 def rgb(code: str) -> tuple[int, int, int]:
@@ -118,10 +118,10 @@ def _from_oklch(lightness: float, chroma: float, turn: float) -> str:
 
 
 def _hue(step: int) -> tuple[str, str]:
-    """Return the two shades of a hue; neighbours differ in lightness too, which all eyes see."""
+    """Return the two shades of a hue; neighbours also differ in lightness, for colour-blind readers."""
     turn, deep = step / _N_HUES, step % 2
     return _from_oklch(0.42 if deep else 0.57, 0.11, turn), _from_oklch(0.70 if deep else 0.82, 0.10, turn)
 
 
-# Every shade that a name can have: (on a light ground, on a dark one).
+# All shades: (on a light background, on a dark one).
 SHADES = (*_KNOWN.values(), *map(_hue, range(_N_HUES)))

@@ -1,4 +1,4 @@
-"""Encodings made of encodings: both at once, or another one a layer."""
+"""Combinations of encodings: several at once, or one for each layer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from posenc.configured import by_layer, preset
 from posenc.encoding import Encoding, Placed, Pos
 from posenc.mapped import Wrapper, as_before, refuse_layers, same
 
-_DOORS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "rescore", "score_scale", "layer"]
-_DOORS += ["resolve", "rotate_v", "unrotate_out"]
+_HOOKS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "rescore", "score_scale", "layer"]
+_HOOKS += ["resolve", "rotate_v", "unrotate_out"]
 
 
 class Compose(Encoding):
-    """Run the doors of several encodings: embeds and rotations in order, biases added, then a score map.
+    """Run the hooks of several encodings: embeds and rotations in order, the sum of biases, then a score map.
 
     `Compose()` is NoPE, and NoPE among the members changes nothing. Put `PerLayer` around
     `Compose`, not inside.
 
     Args:
-        encodings: Members; they work on the same number of axes (wrap one in `OnAxes` if not),
-            at most one of them changes the score scale, and at most one is a score map.
+        encodings: The members. All have the same number of axes (else wrap one in `OnAxes`), at most one
+            changes the score scale, and at most one is a score map.
 
     Raises:
-        ValueError: The members do not fit each other.
+        ValueError: The members cannot be combined.
     """
 
     family = "compose"
@@ -37,24 +37,28 @@ class Compose(Encoding):
         axes = {e.name: e.n_axes for e in members}
         if len({e.n_axes for e in members}) > 1:
             raise ValueError(
-                f"Compose: members must work on the same number of axes, because they get the same pos; got {axes}. "
+                f"Compose: members must have the same number of axes, because they get the same pos; got {axes}. "
                 "Wrap one in OnAxes(encoding, axes, n_axes=...)."
             )
         self._scaling = [i for i, e in enumerate(members) if _rescales(e)]
         if len(self._scaling) > 1:
             raise ValueError(
                 "Compose: at most one member may change the score scale; "
-                f"got {[members[i].name for i in self._scaling]}."
+                f"got {[members[i].name for i in self._scaling]}. Keep one of them."
             )
-        others = [e for i, e in enumerate(members) if i not in self._scaling]  # its own term knows the scale
+        others = [
+            e for i, e in enumerate(members) if i not in self._scaling
+        ]  # the term of a member that changes the scale accounts for it
         if self._scaling and (readers := [e.name for e in others if e.reads_qk and not e.rescores]):
             raise ValueError(
-                "Compose: a term that looks at q and k divides by the root of head_dim as q·k does, so it cannot stand "
-                f"beside a member that changes the score scale; got {readers} and {members[self._scaling[0]].name}."
+                "Compose: a bias that reads q and k is divided by the root of head_dim as q·k is, so no other member "
+                f"may change the score scale; got {readers} and {members[self._scaling[0]].name}. Keep one of them."
             )
         refuse_layers("Compose", members)
         self._mapping = [i for i, e in enumerate(members) if e.rescores]
-        _check_single("map the scores, because each wants those before the other", [e for e in members if e.rescores])
+        _check_single(
+            "map the scores, because each map needs the scores before any map", [e for e in members if e.rescores]
+        )
         inside = [e for e in members if e.turns_in_bias]
         _check_single("map distances, because a pair of tokens has one product", inside)
         self.encodings = nn.ModuleList(members)
@@ -76,13 +80,13 @@ class Compose(Encoding):
         return x
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Turn queries by each member in order."""
+        """Rotate queries by each member in order."""
         for encoding, part in zip(self._members, placed.parts, strict=True):
             q = encoding.rotate_q(q, part)
         return q
 
     def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
-        """Turn keys by each member in order."""
+        """Rotate keys by each member in order."""
         for encoding, part in zip(self._members, placed.parts, strict=True):
             k = encoding.rotate_k(k, part)
         return k
@@ -91,7 +95,7 @@ class Compose(Encoding):
         """Add the members' biases."""
         total = None
         for encoding, part, k_part in zip(self._members, placed.parts, k_placed.parts, strict=True):
-            seen = self._turned_by_others(encoding, q, k, placed, k_placed) if encoding.turns_in_bias else (q, k)
+            seen = self._rotated_by_others(encoding, q, k, placed, k_placed) if encoding.turns_in_bias else (q, k)
             term = encoding.bias(*seen, part, k_part)
             total = term if total is None else total if term is None else total + term
         return total
@@ -111,7 +115,7 @@ class Compose(Encoding):
     def rescore(
         self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
     ) -> Tensor:
-        """Return what the one score map makes of the scores, which have all biases."""
+        """Apply the one score map to the scores, which include all biases."""
         for i in self._mapping:
             scores = self._members[i].rescore(scores, q, k, placed.parts[i], k_placed.parts[i], mask)
         return scores
@@ -121,7 +125,7 @@ class Compose(Encoding):
         return self._members[self._scaling[0]].score_scale(head_dim) if self._scaling else float(head_dim**-0.5)
 
     def leaves(self, placed: Placed) -> list[tuple[Encoding, Placed]]:
-        """Return those of the members; itself where one must see the queries and keys that others have turned."""
+        """Return the leaves of the members; only itself if a member needs queries and keys that others have rotated."""
         if self.turns_in_bias:
             return [(self, placed)]
         return [m for e, part in zip(self._members, placed.parts, strict=True) for m in e.leaves(part)]
@@ -132,7 +136,7 @@ class Compose(Encoding):
         return self if same(resolved, self._members) else as_before(Compose(*resolved), self)
 
     def reset_parameters(self) -> None:
-        """Draw each member's learned tensors anew."""
+        """Initialise each member's learned tensors again."""
         for encoding in self._members:
             encoding.reset_parameters()
 
@@ -140,7 +144,7 @@ class Compose(Encoding):
     def _members(self) -> list[Encoding]:
         return list(self.encodings)  # type: ignore[arg-type]
 
-    def _turned_by_others(
+    def _rotated_by_others(
         self, encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> tuple[Tensor, Tensor]:
         for other, part, k_part in zip(self._members, placed.parts, k_placed.parts, strict=True):
@@ -155,16 +159,16 @@ class Compose(Encoding):
 
 
 class PerLayer(Encoding):
-    """Give each layer its own encoding; a distinct one is registered once and placed once.
+    """Give each layer its own encoding; each distinct one is registered once and placed once.
 
-    A host asks `layer(index, placed)` for what a layer uses. Token embeddings enter at the first
-    layer, so its encoding embeds them, and no other layer may have an embedding of its own.
+    The host calls `layer(index, placed)` for the encoding of a layer. Token embeddings enter at the first
+    layer, so its encoding embeds them, and no other layer may have an additive encoding.
 
     Args:
-        encodings: One a layer; the same object may stand many times.
+        encodings: One for each layer; the same object may occur many times.
 
     Raises:
-        ValueError: None given, different axes, or an additive encoding behind the first layer.
+        ValueError: The list is empty, axes differ, or a later layer has an additive encoding.
     """
 
     family = "compose"
@@ -172,16 +176,18 @@ class PerLayer(Encoding):
     def __init__(self, encodings: Sequence[Encoding]) -> None:
         super().__init__()
         if not encodings:
-            raise ValueError("PerLayer: needs an encoding for every layer; got none.")
+            raise ValueError("PerLayer: needs an encoding for every layer; got none. Pass a list of encodings.")
         distinct = list({id(e): e for e in encodings}.values())
         refuse_layers("PerLayer", distinct)
         if len(axes := {e.n_axes for e in distinct}) > 1:
-            raise ValueError(f"PerLayer: layers must work on the same number of axes; got {sorted(axes)}.")
+            raise ValueError(
+                f"PerLayer: layers must have the same number of axes; got {sorted(axes)}. Wrap some in OnAxes."
+            )
         first = encodings[0]
         if late := [e.name for e in distinct if e is not first and _embeds(e)]:
             raise ValueError(
                 "PerLayer: tokens are embedded before the first layer, so only its encoding may be additive; "
-                f"got {late} behind {first.name}. Put it first, for instance in a Compose."
+                f"got {late} after {first.name}. Put it first, for example in a Compose."
             )
         self.distinct = nn.ModuleList(distinct)
         order = {id(e): i for i, e in enumerate(distinct)}
@@ -196,21 +202,21 @@ class PerLayer(Encoding):
     ) -> "PerLayer":
         """Construct the encoding of each layer of a model, from its configuration.
 
-        Layers that turn get the RoPE of their kind, or the MRoPE where pictures have axes: `positions.mrope`, for text
-        `on_each_axis` (HunYuan-VL, whose axes part the lanes of a pair, gets the RoPE of text). Attention without
-        position, and layers that mix tokens otherwise or look at pictures, get NoPE. Queries grow by `QueryTemperature`
-        as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4); values of DeepSeek-V4 rotate by `VORoPE`. Equal
-        encodings are shared; a layer of two attentions has two entries, as in its cache. Windows and what is learned of
-        positions are not here.
+        Layers that rotate get the RoPE of their kind, or an MRoPE if images have axes; its positions come from
+        `positions.mrope`, for text from `on_each_axis`. (HunYuan-VL, whose axes split pairs, gets the RoPE for text.)
+        Layers without position, layers that mix tokens in other ways and layers that attend to images get NoPE. Queries
+        grow by `QueryTemperature` as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4), and values of
+        DeepSeek-V4 rotate by `VORoPE`. Layers with equal encodings share one object. A layer with two attention modules
+        has two entries, as in its cache. Windows and learned tensors are not included.
 
         Args:
-            source: A config.json, a directory that holds one, or a mapping.
-            pairing: Which lanes turn together; None takes what the model type does.
-            seq_len: The longest text, in positions, where frequencies depend on it; None to `resolve` RoPE later.
+            source: A config.json, a directory that contains one, or a mapping.
+            pairing: The pairing of head dimensions; None for that of the model type.
+            seq_len: The longest text, in positions, if frequencies depend on it; None to `resolve` RoPE later.
 
         Raises:
-            ValueError: As `config.rotary` and `config.layer_types` do; or positions enter in another way.
-            TypeError: As `config.rotary` and `config.layer_types` do.
+            ValueError: As for `config.rotary` and `config.layer_types`, or posenc does not have the encoding.
+            TypeError: As for `config.rotary` and `config.layer_types`.
 
         >>> PerLayer.from_config({"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": 8}).index
         (0, 0, 0, 1, 0)
@@ -223,20 +229,20 @@ class PerLayer(Encoding):
     def preset(cls, name: str, n_layers: int, *, head_dim: int | None = None, base: float | None = None) -> "PerLayer":
         """Construct a published pattern of layers for a model of your own.
 
-        "smollm3": every fourth layer has no position. "irope" (Llama 4): the same, and the queries of that layer grow
-        by `QueryTemperature`. "rnope" (Yang 2025, 2501.18795; Command R7B): as "smollm3", and layers that rotate are
-        meant to see a window. "gemma4": five layers of RoPE, meant for a window, then one of p-RoPE with a quarter of
-        its pairs; the last layer is of that kind. Windows are the host's.
+        "smollm3": every fourth layer has no position. "irope" (Llama 4): the same, and the queries of these layers grow
+        by `QueryTemperature`. "rnope" (Yang 2025, 2501.18795; Command R7B): as "smollm3", with a window in the layers
+        that rotate. "gemma4": five layers of RoPE with a window, then one of p-RoPE with a quarter of its pairs; the
+        last layer is of the latter kind. The host applies the windows.
 
         Args:
-            name: Of the pattern.
-            n_layers: How many layers the model has.
-            head_dim: Dimensions of one head, in all layers; None takes the model's own.
-            base: Of the layers that rotate, in "gemma4" of those without a window; None takes the model's own.
+            name: The name of the pattern.
+            n_layers: The number of layers.
+            head_dim: Dimensions of one head, in all layers; None for those of the published model.
+            base: The base of the layers that rotate, in "gemma4" of those without a window; None for the model's.
 
         Raises:
-            ValueError: There is no such pattern, no layer, an odd head_dim, or a base not above 1.
-            TypeError: A number is of a wrong kind.
+            ValueError: The pattern is unknown, there is no layer, head_dim is odd, or the base is not above 1.
+            TypeError: A number has a wrong type.
 
         >>> PerLayer.preset("irope", 8, head_dim=64).index
         (0, 0, 0, 1, 0, 0, 0, 1)
@@ -252,10 +258,11 @@ class PerLayer(Encoding):
         return tuple(e.place(pos, x, past=p, dtype=dtype) for e, p in zip(self._members, pasts, strict=True))
 
     def layer(self, index: int, placed: Placed) -> tuple[Encoding, Placed]:
-        """Return the encoding of layer `index` and what was placed for it."""
+        """Return the encoding of layer `index` and its placed positions."""
         if not 0 <= index < len(self.index):
             raise ValueError(
-                f"PerLayer: has encodings for {len(self.index)} layers; got layer {index}. Give one encoding a layer."
+                f"PerLayer: has encodings for {len(self.index)} layers; got layer {index}. Pass one encoding for "
+                "each layer."
             )
         which = self.index[index]
         return self._members[which], placed.parts[which]
@@ -265,9 +272,9 @@ class PerLayer(Encoding):
         return self._members[0].embed(x, placed.parts[0])
 
     def _refuse(self, *given: Any, **named: Any) -> Any:
-        """Refuse: which layer is meant?"""
+        """Refuse a call without a layer."""
         raise ValueError(
-            "PerLayer: each layer has its own encoding, so choose one first: "
+            "PerLayer: each layer has its own encoding. Choose one first: "
             "encoding, placed = per_layer.layer(index, placed)."
         )
 
@@ -281,7 +288,7 @@ class PerLayer(Encoding):
         return as_before(PerLayer([resolved[i] for i in self.index]), self)
 
     def reset_parameters(self) -> None:
-        """Draw each distinct encoding's learned tensors anew."""
+        """Initialise each distinct encoding's learned tensors again."""
         for encoding in self._members:
             encoding.reset_parameters()
 
@@ -291,12 +298,12 @@ class PerLayer(Encoding):
 
 
 def _rescales(encoding: Encoding) -> bool:
-    """Whether it changes the score scale; at two widths, since a constant may equal the default at one."""
+    """Whether an encoding changes the score scale, at two widths since a constant may equal the default at one."""
     return any(encoding.score_scale(d) != Encoding.score_scale(encoding, d) for d in (64, 128))
 
 
 def _is_neutral(encoding: Encoding) -> bool:
-    return all(getattr(type(encoding), door) is getattr(Encoding, door) for door in _DOORS)
+    return all(getattr(type(encoding), hook) is getattr(Encoding, hook) for hook in _HOOKS)
 
 
 def _embeds(encoding: Encoding) -> bool:
@@ -304,15 +311,15 @@ def _embeds(encoding: Encoding) -> bool:
         return any(map(_embeds, encoding._members))
     if isinstance(encoding, Wrapper):
         return _embeds(encoding.encoding)
-    door: Callable[..., Tensor] = type(encoding).embed
-    return door is not Encoding.embed
+    embed: Callable[..., Tensor] = type(encoding).embed
+    return embed is not Encoding.embed
 
 
 def _check_single(what: str, members: Sequence[Encoding]) -> None:
-    """Raise if several members do what one may do.
+    """Check that at most one member does this.
 
     Raises:
-        ValueError: They do.
+        ValueError: Several members do.
     """
     if len(members) > 1:
         raise ValueError(f"Compose: at most one member may {what}; got {[e.name for e in members]}. Keep one of them.")

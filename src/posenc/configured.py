@@ -1,4 +1,4 @@
-"""Which encodings each layer of a model has, from its configuration."""
+"""Construct the encodings of each layer of a model from its configuration."""
 
 from typing import Any
 
@@ -9,14 +9,17 @@ from posenc.config.model import Model, open_model, stacks
 from posenc.config.reading import Checked
 from posenc.encoding import Encoding
 
-# what the layers of a type do that do not turn, where it is more than nothing and no encoding of a single layer
+# types whose layers without rotation have an encoding that is not one of a single layer
 _INSTEAD = {
     "esm": "adds a learned table to the tokens (posenc.Learned)",
 }
-_EACH_BASE = ("granite_swa", "granitemoe_swa")  # whose list of bases is one of bases, and not of layers that turn
-_KEYS_ARE_VALUES = ("deepseek_v4",)  # which rotate once, as keys; outputs rotate back
+_EACH_BASE = (
+    "granite_swa",
+    "granitemoe_swa",
+)  # their list of bases has a base for each layer, not zeros for layers without rotation
+_KEYS_ARE_VALUES = ("deepseek_v4",)  # they rotate once, as keys; outputs are rotated back
 
-# patterns of layers by name, and the model type whose code has each
+# patterns of layers by name, and the model type of each
 _PRESETS = {"gemma4": "gemma4_text", "irope": "llama4_text", "rnope": "cohere2", "smollm3": "smollm3"}
 
 
@@ -24,14 +27,14 @@ def preset(name: str, n_layers: int, *, head_dim: int | None, base: float | None
     """Return the configuration of a model with a published pattern of layers.
 
     Args:
-        name: Of the pattern.
-        n_layers: How many layers the model has.
-        head_dim: Dimensions of one head, in all layers; None takes those of the model that has the pattern.
-        base: Of the layers that see the whole text, or of all where they share it; None takes the model's.
+        name: The name of the pattern.
+        n_layers: The number of layers.
+        head_dim: Dimensions of one head, in all layers; None for those of the published model.
+        base: The base of the layers without a window, or of all if they share it; None for the model's.
 
     Raises:
-        ValueError: There is no such pattern, or a number is out of range.
-        TypeError: A number is of a wrong kind.
+        ValueError: The pattern is unknown, or a number is out of range.
+        TypeError: A number has a wrong type.
 
     >>> preset("smollm3", 4, head_dim=64, base=None)
     {'model_type': 'smollm3', 'num_hidden_layers': 4, 'head_dim': 64}
@@ -57,16 +60,16 @@ def preset(name: str, n_layers: int, *, head_dim: int | None, base: float | None
 def by_layer(
     source: config.Source, *, pairing: config.Pairing | None, seq_len: int | None
 ) -> list[tuple[Encoding, ...]]:
-    """Construct what works in each layer of a model, first to last; layers with equal encodings share one tuple.
+    """Construct the encodings of each layer of a model, first to last; layers with equal encodings share one tuple.
 
     Args:
-        source: A config.json, a directory that holds one, or a mapping.
-        pairing: Which lanes turn together; None takes what the model type does.
-        seq_len: The longest text, in positions, where frequencies depend on it; None to `resolve` it later.
+        source: A config.json, a directory that contains one, or a mapping.
+        pairing: The pairing of head dimensions; None for that of the model type.
+        seq_len: The longest text, in positions, if frequencies depend on it; None to `resolve` it later.
 
     Raises:
-        ValueError: As `config.rotary` and `config.layer_types` do; or positions enter in another way.
-        TypeError: As `config.rotary` and `config.layer_types` do.
+        ValueError: As for `config.rotary` and `config.layer_types`, or posenc does not have the encoding.
+        TypeError: As for `config.rotary` and `config.layer_types`.
 
     >>> smollm3 = {"model_type": "smollm3", "num_hidden_layers": 4, "head_dim": 8}
     >>> [parts[0].name for parts in by_layer(smollm3, pairing=None, seq_len=None)]
@@ -78,25 +81,25 @@ def by_layer(
     model = open_model(fields)
     if (other := unrotated.ways(model)) is not None:
         return _unrotated(other)
-    models.facts(model.model_type, pairing)  # a type that is not known may do anything where it does not turn
+    models.facts(model.model_type, pairing)  # refuses unknown types without a pairing
     ways = _ways(model)
     made, chosen = dict[str, tuple[Encoding, ...]](), dict[tuple[str, Any], tuple[Encoding, ...]]()
-    n_axes = 1  # of the kinds that turn, which come first, so that the others take the same positions
-    for kind, base in sorted(kinds.distinct(ways), key=lambda way: not kinds.turns(way[0])):
+    n_axes = 1  # that of the kinds that rotate, which come first; the others get the same positions
+    for kind, base in sorted(kinds.distinct(ways), key=lambda way: not kinds.rotates(way[0])):
         if base is not None:
             fields = Checked({**model.fields, "model_type": model.model_type, "layer_rope_theta": [base] * len(ways)})
         parts = _of_kind(fields, kind, pairing, seq_len) or (registry.create("nope", n_axes=n_axes),)
         n_axes = max(part.n_axes for part in parts)
         options = [(part.name, part.options()) for part in parts]
-        chosen[kind, base] = made.setdefault(repr(options), parts)  # which shows numbers to the last digit
+        chosen[kind, base] = made.setdefault(repr(options), parts)  # repr has all digits of numbers
     return [chosen[way] for way in ways]
 
 
 def _unrotated(ways: list[unrotated.Way]) -> list[tuple[Encoding, ...]]:
-    """Construct what works in each layer of a model that does not rotate."""
+    """Construct the encodings of each layer of a model that does not rotate."""
     found: list[tuple[Encoding, ...]] = []
     for way in ways:
-        added = registry.card(way.encoding).family == "additive"  # before the first layer, and in no other
+        added = registry.card(way.encoding).family == "additive"  # it applies only before the first layer
         n_own = 1 if added or way.shared else way.count
         made = [(registry.create(way.encoding, **way.options),) for _ in range(n_own)]
         found += made + [(registry.create("nope"),) if added else made[0]] * (way.count - n_own)
@@ -104,22 +107,22 @@ def _unrotated(ways: list[unrotated.Way]) -> list[tuple[Encoding, ...]]:
 
 
 def _ways(model: Model) -> list[tuple[str, Any]]:
-    """Return for each layer its kind, and its base where the model has one for each."""
+    """Return the kind of each layer, and its base if the model has one for each layer."""
     order, bases = kinds.layers(model), None
     if model.name in _EACH_BASE or model.name not in models.TYPES:
         bases = kinds.thetas(model, len(order))
     if model.name in _INSTEAD and kinds.NOPE in order:
         raise ValueError(
-            f"PerLayer: layers of {model.name} that do not turn are not without position: it {_INSTEAD[model.name]}; "
+            f"PerLayer: layers of {model.name} without rotation are not without position: it {_INSTEAD[model.name]}; "
             f"got {order.count(kinds.NOPE)} such layers of {len(order)}. Construct the encodings one by one."
         )
     return list(zip(order, bases or [None] * len(order), strict=True))
 
 
 def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len: int | None) -> tuple[Encoding, ...]:
-    """Construct what works in one kind of layer, if anything does."""
+    """Construct the encodings of one kind of layer, if it has any."""
     parts: list[Encoding] = []
-    if kinds.turns(kind):
+    if kinds.rotates(kind):
         layout = config.rotary(source, kind, pairing=pairing).layout
         rotary: Any = registry.find_class("rope" if layout in (None, "doubled") else "mrope")
         parts.append(rotary.from_config(source, kind, pairing=pairing, seq_len=seq_len))

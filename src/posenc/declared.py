@@ -1,6 +1,7 @@
-"""What encodings declare of themselves: read from their files as text, so that nothing of them runs or needs torch.
+"""Read the declarations of encodings from their files as text, which runs none of their code and needs no torch.
 
-The file of an encoding has one class under `@register(name, ...)`. Facts and default arguments are literals there.
+The file of an encoding has one class decorated with `@register(name, ...)`. Its facts and default arguments are
+literals.
 """
 
 import ast
@@ -31,15 +32,15 @@ _FAMILIES = {
 
 @dataclass(frozen=True)
 class Declared:
-    """What is known of a class without importing it.
+    """The declaration of a class, read without importing it.
 
     Args:
-        module: Where it stands.
-        cls_name: Its name there.
-        family: The hook that it uses; "none" where it uses none.
-        docstring: Without indentation; empty where there is none.
+        module: The module of the class.
+        cls_name: The name of the class.
+        family: The hook that it uses, or "none".
+        docstring: Its docstring without indentation, or an empty string.
         options: The arguments of its constructor, each with its default.
-        loaded: The class itself, where it was imported.
+        loaded: The class itself, if it was imported.
     """
 
     module: str
@@ -51,19 +52,19 @@ class Declared:
 
     @classmethod
     def of(cls, found: type) -> "Declared":
-        """Read a class that is imported."""
+        """Read an imported class."""
         options = tuple(
             name if parameter.default is parameter.empty else f"{name}={parameter.default!r}"
             for name, parameter in parameters(found).items()
         )
-        family, said = str(getattr(found, "family", "none")), inspect.cleandoc(found.__doc__ or "")
-        return cls(found.__module__, found.__qualname__, family, said, options, found)
+        family, docstring = str(getattr(found, "family", "none")), inspect.cleandoc(found.__doc__ or "")
+        return cls(found.__module__, found.__qualname__, family, docstring, options, found)
 
     def load(self) -> type:
-        """Return the class, imported if need be.
+        """Return the class, and import it if necessary.
 
         Raises:
-            ModuleNotFoundError: There is no torch.
+            ModuleNotFoundError: torch is not installed.
         """
         if self.loaded is not None:
             return self.loaded
@@ -80,15 +81,15 @@ def parameters(cls: type) -> dict[str, inspect.Parameter]:
 
 @cache
 def names() -> frozenset[str]:
-    """Return the names of the encodings that come with posenc, which are those of their files."""
+    """Return the names of posenc's own encodings, which are those of their files."""
     return frozenset(path.stem for path in _FOLDER.glob("[!_]*.py"))
 
 
 def read(name: str) -> tuple[Declared, dict[str, Any]]:
-    """Return what the file of an encoding declares, and the facts of its `@register`.
+    """Return the declaration in the file of an encoding, and the facts of its `@register`.
 
     Raises:
-        ValueError: It registers no class under its name, or a fact or a default is no literal.
+        ValueError: It does not register a class under its name, or a fact or a default is not a literal.
 
     >>> declared, facts = read("nope")
     >>> declared.cls_name, declared.family, declared.options, facts["year"]
@@ -99,9 +100,9 @@ def read(name: str) -> tuple[Declared, dict[str, Any]]:
     for found, call in _registered(tree):
         if [_literal(name, one) for one in call.args] == [name]:
             facts = {str(word.arg): _literal(name, word.value) for word in call.keywords}
-            module, said = f"posenc.encodings.{name}", inspect.cleandoc(ast.get_docstring(found) or "")
-            return Declared(module, found.name, _family(tree, found), said, _options(name, found)), facts
-    raise ValueError(f"{source.name} must register one class, as @register({name!r}, ...); it registers none so.")
+            module, docstring = f"posenc.encodings.{name}", inspect.cleandoc(ast.get_docstring(found) or "")
+            return Declared(module, found.name, _family(tree, found), docstring, _options(name, found)), facts
+    raise ValueError(f"{source.name} must register one class as @register({name!r}, ...); got none.")
 
 
 def _registered(tree: ast.Module) -> Iterator[tuple[ast.ClassDef, ast.Call]]:
@@ -117,13 +118,13 @@ def _literal(name: str, value: ast.expr) -> Any:
         return ast.literal_eval(value)
     except ValueError as error:
         raise ValueError(
-            f"{name}.py: what @register is given, and the defaults of __init__, must be literals, because cards are "
+            f"{name}.py: the arguments of @register and the defaults of __init__ must be literals, because cards are "
             f"read without importing the file; got {ast.unparse(value)}. Write the value out."
         ) from error
 
 
 def _family(tree: ast.Module, found: ast.ClassDef) -> str:
-    """Return the family that a class names itself, or that of its bases."""
+    """Return the family that a class sets itself, or that of its bases."""
     for node in found.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "family":
             return str(ast.literal_eval(node.value))
@@ -134,13 +135,15 @@ def _family(tree: ast.Module, found: ast.ClassDef) -> str:
             return _FAMILIES[base]
         if str(homes.get(base)).startswith("posenc.encodings."):  # another encoding
             return read(str(homes[base]).rpartition(".")[2])[0].family
-    raise ValueError(f"{found.name}: its bases must name a family, {', '.join(_FAMILIES)}; got {', '.join(bases)}.")
+    raise ValueError(
+        f"{found.name}: one of its bases must be a family, {', '.join(_FAMILIES)}; got {', '.join(bases)}."
+    )
 
 
 def _options(name: str, found: ast.ClassDef) -> tuple[str, ...]:
-    """Return the arguments of the constructor as a caller writes them."""
+    """Return the arguments of the constructor as in a call."""
     for node in found.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
             defaults = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
             return tuple(a.arg if d is None else f"{a.arg}={_literal(name, d)!r}" for a, d in defaults)
-    raise ValueError(f"{found.name}: must write its own __init__, from which its options are read.")
+    raise ValueError(f"{found.name}: must define its own __init__, from which its options are read.")

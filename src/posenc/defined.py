@@ -1,4 +1,4 @@
-"""The definition of an encoding, with the options and the learned numbers that it has."""
+"""The definition of an encoding, with its options and learned numbers filled in."""
 
 import inspect
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from posenc.encoding import Encoding
 
 
 def card_of(encoding: Encoding) -> registry.Card | None:
-    """Return the card of an encoding's class; None where the class is not registered."""
+    """Return the card of an encoding's class; None if the class is not registered."""
     return registry.card_of(type(encoding))
 
 
 def definition_of(encoding: Encoding, **facts: Any) -> partial[Any] | None:
-    """Return the definition of an encoding, which then takes positions and contents only.
+    """Return the definition of an encoding as a function of positions and contents.
 
-    What a definition does not take is left out: how learned numbers start, or a scale that others apply.
+    Options that the definition does not have are left out, such as the initialisation of learned numbers.
 
     Args:
-        encoding: Resolved, where it depends on the length.
-        facts: What a definition may ask for and the encoding does not hold: head_dim.
+        encoding: The encoding, resolved if it depends on the length.
+        facts: Arguments of definitions that the encoding does not have: head_dim.
 
     Returns:
-        None where the class has no definition.
+        The definition, or None if the class has none.
 
     >>> from posenc import ALiBi
     >>> definition_of(ALiBi(n_heads=1, bias_max=1.0))(np.array([3]), np.array([0, 1])).tolist()
@@ -38,7 +38,7 @@ def definition_of(encoding: Encoding, **facts: Any) -> partial[Any] | None:
 
 
 def arguments(define: Callable[..., Any], encoding: Encoding, **facts: Any) -> dict[str, Any]:
-    """Return what a definition asks for, of facts, options and learned tensors, the last in float64."""
+    """Return the arguments of a definition from facts, options and learned tensors, the last in float64."""
     options = encoding.options()
     learned = {name: p.detach().double().numpy() for name, p in encoding.named_parameters()}
     if options.get("inv_freq") is not None:
@@ -48,5 +48,5 @@ def arguments(define: Callable[..., Any], encoding: Encoding, **facts: Any) -> d
 
 
 def of_text(define: Callable[..., Any], x: Any, pos: Any) -> tuple[Any, ...]:
-    """Return what the definition of a bias that reads tokens takes: a text, and where its tokens stand if it asks."""
+    """Return the arguments of the definition of a bias that reads tokens: the tokens, and positions if it has them."""
     return (x, pos) if "pos" in inspect.signature(define).parameters else (x,)

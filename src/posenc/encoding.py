@@ -1,13 +1,13 @@
-"""The contract: what a position encoding may do.
+"""The contract of a position encoding.
 
-One law says what an encoding means (p = place(pos, x)):
+One law defines the meaning of an encoding (p = place(pos, x)):
 
     scores[i, j] = score_scale * <rotate_q(q_i, p_i), rotate_k(k_j, p_j)> + bias(q_i, k_j, p_i, p_j)
     out[i] = unrotate_out(sum_j softmax(scores[i])[j] * rotate_v(v_j, p_j), p_i)
 
-and before it, tokens are embedded by `embed(x, p)`; a score map makes other scores of whole rows of these by
-`rescore`, before mask and softmax. Every method is neutral by default: `Encoding` itself is NoPE.
-distance = q_pos - k_pos: positive looks back.
+Before it, `embed(x, p)` embeds the tokens. A score map changes whole rows of these scores with `rescore`, before mask
+and softmax. Every method is neutral by default: `Encoding` itself is NoPE. distance = q_pos - k_pos is positive for
+earlier keys.
 """
 
 import inspect
@@ -27,21 +27,21 @@ Pos = Shaped[Tensor, "*pos"]  # (seq,), (batch, seq), or either with a last dime
 
 
 class Encoding(nn.Module):
-    """NoPE: the contract with every method neutral; the base of all encodings.
+    """NoPE: the contract with every method neutral, and the base class of all encodings.
 
-    A constructor stores each of its arguments under the argument's own name. Encodings hold no
-    growing tables, no sequence length, no mask and no buffer; only learned tensors are in
-    `state_dict`, and `reset_parameters()` draws them anew.
+    A constructor stores each argument under its own name. Encodings have no growing tables, no sequence
+    length, no mask and no buffer. Only learned tensors are in `state_dict`, and `reset_parameters()`
+    initialises them again.
     """
 
     family: ClassVar[str] = "none"
     n_axes: int = 1
-    accepts_real: bool = True  # False: there is nothing between two positions, and real ones are refused
+    accepts_real: bool = True  # False: only integer positions have a meaning, and real ones are refused
     reads_x: bool = False
-    reads_qk: bool = False  # True: bias() looks at q and k, so it needs them as they were before the turn
+    reads_qk: bool = False  # True: bias() reads q and k, and needs them before the rotation
     rescores: bool = False  # True: rescore() changes whole rows of scores, so they must be formed
-    turns_in_bias: bool = False  # True: bias() replaces q.k by other products; others turn q and k before it sees them
-    keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
+    turns_in_bias: bool = False  # True: bias() replaces q.k by other products, after other members rotate q and k
+    keeps_float32: ClassVar[bool] = False  # True: learned frequencies, for which half precision is too coarse
 
     def place(
         self,
@@ -51,38 +51,38 @@ class Encoding(nn.Module):
         past: Placed | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Placed:
-        """Turn positions into what the encoding works with; once per forward pass.
+        """Prepare positions for the encoding, once per forward pass.
 
         Args:
             pos: (seq_len,) or (batch, seq_len); with n_axes > 1 a last dimension of n_axes.
                 Integers, float32 or float64.
             x: The tokens (batch, seq_len, d_model), for encodings that read them (`reads_x`).
-            past: The placed past of a cache, for encodings that run a sum along the sequence.
+            past: The placed tokens of a cache, for encodings with a running sum along the sequence.
             dtype: float32, or float64 for exact work.
 
         Raises:
-            TypeError: `pos` is no tensor or half precision.
-            ValueError: Its shape does not fit `n_axes`, or `dtype` is half precision.
+            TypeError: `pos` is not a tensor, or is in half precision.
+            ValueError: Its shape does not match `n_axes`, or `dtype` is half precision.
         """
         pos = self._check(pos, dtype)
         if self.reads_x and x is not None and pos.ndim == 1 + (self.n_axes > 1):
-            pos = pos.expand(x.shape[0], *pos.shape)  # what is read off the tokens has their batch
+            pos = pos.expand(x.shape[0], *pos.shape)  # parts that depend on the tokens have their batch
         return Placed(pos, self.parts(pos, x, past, dtype), self.n_axes)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return what `place` keeps beside the positions, which are int64 or float64 by now; the families' part."""
+        """Return the `parts` of `Placed` for positions in int64 or float64; families and encodings override it."""
         return ()
 
     def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
-        """Add position to token embeddings (door 1)."""
+        """Add position to token embeddings (hook 1)."""
         return x
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Turn queries (batch, n_heads, q_len, head_dim) by their own positions (door 2)."""
+        """Rotate queries (batch, n_heads, q_len, head_dim) by their own positions (hook 2)."""
         return q
 
     def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
-        """Turn keys (batch, n_kv_heads, k_len, head_dim) by their own positions (door 2)."""
+        """Rotate keys (batch, n_kv_heads, k_len, head_dim) by their own positions (hook 2)."""
         return k
 
     def rotate(
@@ -95,64 +95,63 @@ class Encoding(nn.Module):
         inverse: bool = False,
         out: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Turn queries and keys; `inverse` turns back; `out` are tensors to write into, as cache slots."""
+        """Rotate queries and keys; `inverse` rotates back; `out` are tensors to write into, such as cache slots."""
         k_placed = placed if k_placed is None else k_placed
         if inverse:
-            turned = self._unrotate(q, k, placed, k_placed)
+            rotated = self._unrotate(q, k, placed, k_placed)
         else:
-            turned = self.rotate_q(q, placed), self.rotate_k(k, k_placed)
+            rotated = self.rotate_q(q, placed), self.rotate_k(k, k_placed)
         if out is None:
-            return turned
-        for name, slot, t in zip("qk", out, turned, strict=True):
-            if slot.shape != t.shape:  # which a copy would broadcast
+            return rotated
+        for name, slot, t in zip("qk", out, rotated, strict=True):
+            if slot.shape != t.shape:  # copy_ would broadcast
                 raise ValueError(
-                    f"{self.name}: out must have the shapes of what is turned; got {tuple(slot.shape)} for {name} of "
-                    f"{tuple(t.shape)}. Pass the slots of these tokens alone."
+                    f"{self.name}: out must have the shapes of q and k; got {tuple(slot.shape)} for {name} of "
+                    f"{tuple(t.shape)}. Pass only the slots of these tokens."
                 )
-        return out[0].copy_(turned[0]), out[1].copy_(turned[1])
+        return out[0].copy_(rotated[0]), out[1].copy_(rotated[1])
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         if type(self).rotate_q is not Encoding.rotate_q or type(self).rotate_k is not Encoding.rotate_k:
             raise TypeError(
-                f"{self.name}: does not know how to turn back, because it overrides rotate_q or rotate_k "
-                "without _unrotate. Derive it from Rotary, or define _unrotate(q, k, placed, k_placed)."
+                f"{self.name}: cannot rotate back, because it overrides rotate_q or rotate_k without _unrotate. "
+                "Derive it from Rotary, or define _unrotate(q, k, placed, k_placed)."
             )
         return q, k
 
     def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
-        """Return the term (1 | batch, n_heads, q_len, k_len) that joins the scores, or None (door 3).
+        """Return the term (1 | batch, n_heads, q_len, k_len) that is added to the scores, or None (hook 3).
 
-        `q` and `k` are as they were before `rotate`. The result is in the precision of `placed`.
+        `q` and `k` are those before `rotate`. The result has the precision of `placed`.
         """
         return None
 
     def rescore(
         self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
     ) -> Tensor:
-        """Return other scores (batch, n_heads, q_len, k_len), made of whole rows of them (`rescores`).
+        """Return new scores (batch, n_heads, q_len, k_len), computed from whole rows of scores (`rescores`).
 
-        `scores` are scaled and have all biases; `q` and `k` are as they were before `rotate`; `mask` is True where
-        attention is allowed, and None where it is everywhere. Slots that are not allowed may come back as anything
-        finite.
+        `scores` are scaled and include all biases. `q` and `k` are those before `rotate`. `mask` is True where
+        attention is allowed, or None if it is allowed everywhere. Masked scores may be any finite numbers.
         """
         return scores
 
     def rotate_v(self, v: Tensor, placed: Placed) -> Tensor:
         """Rotate values (batch, n_kv_heads, k_len, any width) by the positions of their own tokens (hook 4).
 
-        `attend` does so before any backend runs; a cache holds values that are rotated, as it holds such keys.
+        `attend` does so before any backend runs. A cache holds rotated values, as it holds rotated keys.
         """
         return v
 
     def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
         """Rotate outputs (batch, n_heads, q_len, width of v) back by the positions of their queries (hook 4).
 
-        It undoes `rotate_v` where both have one position, so that a sum of values depends on distances.
+        It undoes `rotate_v` at the same position, so a sum of values depends on distances.
         """
         return out
 
     def score_scale(self, head_dim: int) -> float:
-        """Return what multiplies q . k."""
+        """Return the factor of q . k."""
         return float(head_dim**-0.5)
 
     def resolve(self, seq_len: int) -> "Encoding":
@@ -164,27 +163,27 @@ class Encoding(nn.Module):
         return self, placed
 
     def leaves(self, placed: Placed) -> "list[tuple[Encoding, Placed]]":
-        """Return the encodings that this one is made of, each with its part of `placed`; itself alone here."""
+        """Return the member encodings, each with its part of `placed`; only the encoding itself by default."""
         return [(self, placed)]
 
     def reset_parameters(self) -> None:
-        """Draw learned tensors anew; nothing is learned here."""
+        """Initialise learned tensors again; there are none by default."""
 
     @property
     def name(self) -> str:
-        """The class's name, with which errors begin."""
+        """The class's name, used at the start of errors."""
         return type(self).__name__
 
     def options(self) -> dict[str, Any]:
-        """Return the constructor's keyword-only arguments as they stand."""
+        """Return the constructor's keyword-only arguments with their current values."""
         named = (p.name for p in inspect.signature(type(self)).parameters.values() if p.kind is p.KEYWORD_ONLY)
         return {name: getattr(self, name) for name in named if hasattr(self, name)}
 
     def _count(self, least: int = 1, **counts: Any) -> None:
-        """Raise unless each of the constructor's numbers is whole and at least `least`.
+        """Check that each of the constructor's numbers is an integer of at least `least`.
 
         Raises:
-            TypeError: One of them is no integer.
+            TypeError: One of them is not an integer.
             ValueError: One of them is too small.
         """
         for name, n in counts.items():
@@ -194,7 +193,7 @@ class Encoding(nn.Module):
                 raise ValueError(f"{self.name}: {name} must be at least {least}; got {name}={n}.")
 
     def _measure(self, **sizes: Any) -> None:
-        """Raise unless each of the constructor's sizes is a finite number above zero.
+        """Check that each of the constructor's sizes is a finite number above zero.
 
         Raises:
             ValueError: One of them is not.
@@ -213,19 +212,19 @@ class Encoding(nn.Module):
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"{self.name}: place() works in float32 or float64, because angles and distances in half "
-                f"precision are wrong after a few hundred positions; got dtype={dtype}. Leave it out: "
-                "what q, k and x are made of is cast for them."
+                f"precision are wrong after a few hundred positions; got dtype={dtype}. Leave dtype out; "
+                "results are cast to the dtypes of q, k and x."
             )
         checked = positions.check(pos, self.n_axes, self.name)
         if checked.is_floating_point() and not self.accepts_real:
             raise TypeError(
-                f"{self.name}: needs integer positions, because there is nothing between two of them; got {pos.dtype}. "
+                f"{self.name}: needs integer positions, because it has no values between them; got {pos.dtype}. "
                 "Pass pos.long()."
             )
         return checked
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Encoding":
-        """Move and cast as any module does, but never cast learned frequencies below float32."""
+        """Move and cast like any module, but never cast learned frequencies below float32."""
 
         def wide(t: Tensor) -> Tensor:
             moved = fn(t)

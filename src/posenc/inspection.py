@@ -1,4 +1,4 @@
-"""What a model's configuration means for its positions: frequencies, scaling, and what they reach."""
+"""Inspect the position encoding of a model's configuration: frequencies, scaling and their properties."""
 
 import math
 from contextlib import suppress
@@ -23,21 +23,21 @@ _OF_ROTATION = (
 
 
 def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> dict[str, Any]:
-    """Return what a configuration says of positions, for each kind of layer, as plain JSON values.
+    """Return the position encoding of each kind of layer in a configuration, as plain JSON values.
 
     Args:
-        target: A config.json, a directory that holds one, a mapping, or the name of a model in `known_models`.
-        pairing: Which lanes turn together; None takes what the model type does.
+        target: A config.json, a directory that contains one, a mapping, or the name of a model in `known_models`.
+        pairing: The pairing of head dimensions; None for that of the model type.
 
     Returns:
-        `layers`, one entry a kind: how many axes its positions have, which pairs read which (`sections`, `layout`;
-        None where there is one), frequencies, what the scaling does to the pairs, the critical dimension (Liu 2023)
-        and the first distance at which the sum of cosines is negative (Men 2024), the phase error by dtype at the
-        longest text; and `warnings`. Where frequencies depend on the length, they are those of the longest text.
+        `layers`, one entry for each kind: the number of axes of its positions and the pairs of each (`sections`,
+        `layout`; None for one axis), frequencies, the effect of the scaling on pairs, the critical dimension (Liu
+        2023), the first distance at which the sum of cosines is negative (Men 2024), and the phase error by dtype at
+        the maximum length; and `warnings`. Frequencies that depend on the length are those at the maximum length.
 
     Raises:
-        ValueError: The configuration cannot be read, says something that no model can mean, or has over 64 kinds.
-        TypeError: It holds a value of a wrong kind.
+        ValueError: The configuration cannot be read, has a value that no model can have, or has over 64 kinds.
+        TypeError: It has a value of a wrong type.
 
     >>> found = inspect("llama-2-7b")
     >>> found["layers"][0]["critical_dim"], found["layers"][0]["first_negative"]["rotated"]
@@ -52,16 +52,16 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         each = {name: inspect(part, pairing=pairing) for name, part in parts.items()}
         rows = [row | {"kind": f"{name} {row['kind']}"} for name, found in each.items() for row in found["layers"]]
         return {"layers": rows, "warnings": [one for found in each.values() for one in found["warnings"]]}
-    (target,) = parts.values()  # read once, and not for each kind
+    (target,) = parts.values()  # read once for all kinds
     if (ways := unrotated.ways(open_model(target))) is not None:
         rows = [{"kind": w.part, "count": w.count, "encoding": w.encoding, "options": dict(w.options)} for w in ways]
         return {"layers": [row | dict.fromkeys(_OF_ROTATION) for row in rows], "warnings": []}
     counts: list[tuple[str | None, int | None]] = [(None, None)]
-    with suppress(ValueError):  # the number of layers is not told; one kind is, or `rotary` says what is wrong
+    with suppress(ValueError):  # without the number of layers, read one kind; `rotary` raises if that is wrong
         counts = [*config.layer_types(target).items()]
     found, warnings = [], []
     for kind, count in counts:
-        if kind is not None and not kinds.turns(kind):
+        if kind is not None and not kinds.rotates(kind):
             encoding = "nope" if kind == kinds.NOPE else "none"
             found.append({"kind": kind, "count": count, "encoding": encoding, **dict.fromkeys(_OF_ROTATION)})
             continue
@@ -72,12 +72,12 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
 
 
 def fates(plain: Array, scaled: Array, factor: float | None) -> tuple[Fate, ...]:
-    """Say what a scaling makes of each pair: it is kept, divided by the factor, or blended, which is anything else.
+    """Classify the effect of a scaling on each pair: kept, divided by the factor, or blended (anything else).
 
     Args:
         plain: Radians per position before the scaling, (n_pairs,).
-        scaled: The same after it.
-        factor: How many times longer the texts get; None where that is not told.
+        scaled: Radians per position after it.
+        factor: The factor by which texts get longer; None if unknown.
 
     >>> fates(np.array([1.0, 0.5, 0.25]), np.array([1.0, 0.3, 0.125]), 2.0)
     ('kept', 'blended', 'divided')
@@ -132,7 +132,7 @@ def _layer(
 def _pairs(
     plain: Array, scaled: Array, factor: float | None, original: int | None, max_len: int | None
 ) -> dict[str, Any]:
-    """Count what becomes of the pairs, and list wavelengths and turns."""
+    """Count the effects of the scaling on pairs, and list wavelengths and numbers of rotations."""
     turns, became = scaled / (2 * math.pi), fates(plain, scaled, factor)
     return {
         "kept": became.count("kept"),
@@ -146,10 +146,10 @@ def _pairs(
 
 
 def _phase_errors(inv_freq: Array, max_len: int) -> dict[str, float]:
-    """Return by dtype the largest error in radians, at most half a turn, of angles formed in it near the end."""
+    """Return by dtype the largest error, in radians up to pi, of angles computed in it near the maximum length."""
     pos = np.arange(max(max_len - 256, 0), max_len, dtype=np.float64)[:, None]
     errors = {}
-    with np.errstate(over="ignore", invalid="ignore"):  # float16 ends at 65,504: any angle is then as likely
+    with np.errstate(over="ignore", invalid="ignore"):  # float16 ends at 65,504; beyond, the angle is arbitrary
         for name in DTYPES:
             off = _round(_round(pos, name) * _round(inv_freq, name), name).astype(np.float64) - pos * inv_freq
             part = np.abs(off - 2 * math.pi * np.round(off / (2 * math.pi))).max()
@@ -158,7 +158,7 @@ def _phase_errors(inv_freq: Array, max_len: int) -> dict[str, float]:
 
 
 def _round(x: Array, dtype: str) -> Array:
-    """Round to a dtype; what is bfloat16 stands in float32, in which the product of two is exact."""
+    """Round to a dtype; bfloat16 is represented in float32, in which the product of two is exact."""
     if dtype != "bfloat16":
         return x.astype(dtype)
     bits = x.astype(np.float32).view(np.uint32)

@@ -1,4 +1,4 @@
-"""One encoding that sees other positions than those that are passed in: mapped ones, or some of their axes."""
+"""Wrappers that pass other positions to an encoding: mapped ones, or some of the axes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -10,11 +10,11 @@ from posenc.encoding import Encoding, Placed, Pos
 
 
 class Wrapper(Encoding):
-    """Run all doors of one encoding at the positions that `seen` returns.
+    """Run all hooks of an encoding at the positions that `seen` returns.
 
     Args:
-        encoding: Any but a `PerLayer`.
-        n_axes: Axes of the positions that are passed in.
+        encoding: Any encoding except `PerLayer`.
+        n_axes: The number of axes of the positions that are passed in.
     """
 
     family = "compose"
@@ -27,7 +27,7 @@ class Wrapper(Encoding):
         self.rescores, self.turns_in_bias = encoding.rescores, encoding.turns_in_bias
 
     def seen(self, pos: Pos) -> Tensor:
-        """Return the positions that the encoding gets."""
+        """Return the positions for the encoding."""
         raise NotImplementedError(f"{self.name} must define seen(pos).")
 
     def around(self, encoding: Encoding) -> Encoding:
@@ -35,16 +35,16 @@ class Wrapper(Encoding):
         raise NotImplementedError(f"{self.name} must define around(encoding).")
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Place the positions that the encoding gets.
+        """Place the positions for the encoding.
 
         Raises:
-            ValueError: They are not as many as those that were passed in.
+            ValueError: Their number differs from that of the positions that were passed in.
         """
         placed = self.encoding.place(self.seen(pos), x, past=past.parts[0] if past else None, dtype=dtype)
         n, seen = pos.shape[pos.ndim - 1 - (self.n_axes > 1)], placed.pos.shape[placed.seq_dim]
         if n != seen:
             raise ValueError(
-                f"{self.name}: the map must return a position for each position that it gets; got {seen} for {n}."
+                f"{self.name}: the map must return a position for each position; got {seen} for {n}. Correct the map."
             )
         return (placed,)
 
@@ -53,11 +53,11 @@ class Wrapper(Encoding):
         return self.encoding.embed(x, placed.parts[0])
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Turn queries by the encoding."""
+        """Rotate queries by the encoding."""
         return self.encoding.rotate_q(q, placed.parts[0])
 
     def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
-        """Turn keys by the encoding."""
+        """Rotate keys by the encoding."""
         return self.encoding.rotate_k(k, placed.parts[0])
 
     def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
@@ -67,7 +67,7 @@ class Wrapper(Encoding):
     def rescore(
         self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
     ) -> Tensor:
-        """Return what the encoding makes of the scores."""
+        """Apply the encoding's score map."""
         return self.encoding.rescore(scores, q, k, placed.parts[0], k_placed.parts[0], mask)
 
     def rotate_v(self, v: Tensor, placed: Placed) -> Tensor:
@@ -83,16 +83,16 @@ class Wrapper(Encoding):
         return self.encoding.score_scale(head_dim)
 
     def leaves(self, placed: Placed) -> list[tuple[Encoding, Placed]]:
-        """Return those of the encoding, at the positions that it sees."""
+        """Return the leaves of the encoding."""
         return self.encoding.leaves(placed.parts[0])
 
     def resolve(self, seq_len: int) -> Encoding:
-        """Resolve the encoding, where it depends on the length."""
+        """Resolve the encoding if it depends on the length."""
         resolved = self.encoding.resolve(seq_len)
         return self if resolved is self.encoding else as_before(self.around(resolved), self)
 
     def reset_parameters(self) -> None:
-        """Draw the encoding's learned tensors anew."""
+        """Initialise the encoding's learned tensors again."""
         self.encoding.reset_parameters()
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
@@ -100,16 +100,16 @@ class Wrapper(Encoding):
 
 
 class Mapped(Wrapper):
-    """Let an encoding see other positions than those that are passed in.
+    """Pass mapped positions to an encoding.
 
-    For maps of the position that belong to the model: interpolation (`lambda pos: pos / 4`), centring, a random
-    shift while training. The map gets positions as int64 or float64 and returns positions; keys in a cache keep
-    those with which they were placed. A map that is a lambda cannot be pickled.
+    Use it for maps of the position that belong to the model: interpolation (`lambda pos: pos / 4`), centring, a random
+    shift in training. The map gets positions in int64 or float64 and returns positions. Cached keys keep the positions
+    with which they were placed. A lambda cannot be pickled.
 
     Args:
-        encoding: Sees what `f` returns.
-        f: From positions to positions: (seq_len,) or (batch, seq_len), with a last dimension for several axes.
-        n_axes: Axes of the positions that are passed in; those of the encoding if left out.
+        encoding: The encoding, which gets the result of `f`.
+        f: A map of positions (seq_len,) or (batch, seq_len), with a last dimension for several axes.
+        n_axes: The number of axes of the positions that are passed in; the default is that of the encoding.
 
     >>> from posenc.encodings import Integer
     >>> Mapped(Integer(d_model=1), lambda pos: pos / 4).place(torch.tensor([2])).parts[0].parts[0]
@@ -121,32 +121,32 @@ class Mapped(Wrapper):
         self.f = f
 
     def seen(self, pos: Pos) -> Tensor:
-        """Return what the map makes of the positions."""
+        """Return the mapped positions."""
         return self.f(pos)
 
     def around(self, encoding: Encoding) -> Encoding:
-        """Return the same map before another encoding."""
+        """Return the same map for another encoding."""
         return Mapped(encoding, self.f, n_axes=self.n_axes)
 
 
 class OnAxes(Wrapper):
-    """Let an encoding see some of the position axes.
+    """Pass some of the position axes to an encoding.
 
     Args:
-        encoding: Works on len(axes) axes.
-        axes: Which ones of pos, in the encoding's order.
-        n_axes: How many axes pos has; max(axes) + 1 if left out.
+        encoding: An encoding with len(axes) axes.
+        axes: The axes of pos in the encoding's order.
+        n_axes: The number of axes of pos; the default is max(axes) + 1.
 
     Raises:
-        ValueError: The axes do not fit the encoding or pos.
+        ValueError: The axes do not match the encoding or pos.
     """
 
     def __init__(self, encoding: Encoding, axes: Sequence[int], *, n_axes: int | None = None) -> None:
         total = max(axes, default=0) + 1 if n_axes is None else n_axes
         if len(axes) != encoding.n_axes or not all(0 <= a < total for a in axes):
             raise ValueError(
-                f"OnAxes: {encoding.name} works on {encoding.n_axes} of n_axes={total} axes; got axes={tuple(axes)}. "
-                f"Name {encoding.n_axes} of 0..{total - 1}."
+                f"OnAxes: {encoding.name} needs {encoding.n_axes} of n_axes={total} axes; got axes={tuple(axes)}. "
+                f"Pass {encoding.n_axes} of 0..{total - 1}."
             )
         super().__init__(encoding, total)
         self.axes = tuple(axes)
@@ -158,7 +158,7 @@ class OnAxes(Wrapper):
         return pos[..., self.axes[0]] if len(self.axes) == 1 else pos[..., list(self.axes)]
 
     def around(self, encoding: Encoding) -> Encoding:
-        """Return the same choice of axes before another encoding."""
+        """Return the same choice of axes for another encoding."""
         return OnAxes(encoding, self.axes, n_axes=self.n_axes)
 
 
@@ -171,16 +171,16 @@ def same(resolved: Sequence[Encoding], members: Sequence[Encoding]) -> bool:
 
 
 def as_before(resolved: _Encoding, original: Encoding) -> _Encoding:
-    """Return what was resolved in the original's mode; the members, which may be shared, keep theirs."""
+    """Return a resolved encoding in the original's training mode; members, which may be shared, keep theirs."""
     resolved.training = original.training
     return resolved
 
 
 def refuse_layers(who: str, members: Sequence[Encoding]) -> None:
-    """Raise if a `PerLayer` stands among the members.
+    """Refuse members that are or contain a `PerLayer`.
 
     Raises:
-        ValueError: One does.
+        ValueError: A member is one, or contains one.
     """
     inner = (m for e in members for m in e.modules() if isinstance(m, Encoding))
     if layered := [m.name for m in inner if type(m).layer is not Encoding.layer]:

@@ -1,8 +1,8 @@
-"""Memory: how much is left, and what the process keeps.
+"""The memory that is available, and the memory that the process keeps.
 
-What large tensors cost on Linux is mostly the pages that they are given anew. glibc hands a freed block of more than
-32 MiB back to the system, and the next tensor of that size gets pages that the system has to find and to zero, one
-fault for each 4 KiB. A clone of 64 MiB then takes several times as long as a copy of it into memory that is there.
+On Linux the cost of large tensors is mostly that of new pages. glibc returns a freed block of more than 32 MiB to the
+system, and the next tensor of that size needs new pages, which the system has to find and zero with one page fault for
+each 4 KiB. So a clone of 64 MiB takes several times as long as a copy into existing memory.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ import platform
 import sys
 from pathlib import Path
 
-# What the environment of a new process takes for the same effect as `reuse_pages()`. The threshold for mapped blocks
-# would read better, but releases of glibc before 2.35 refuse one above 32 MiB.
+# The value of GLIBC_TUNABLES with the same effect as `reuse_pages()` in a new process. The threshold for mapped blocks
+# would be clearer, but glibc before 2.35 refuses one above 32 MiB.
 TUNABLES = f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**36}"
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # malloc.h
 _KEEP, _STOCK = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1}, {_MMAP_MAX: 65536, _TRIM_THRESHOLD: 128 * 1024}
@@ -21,23 +21,23 @@ _OTHERS = ("mallctl", "mi_version", "tc_version")  # symbols of jemalloc, mimall
 
 
 def reuse_pages(keep: bool = True) -> bool:
-    """Let this process keep the memory of freed tensors for the next ones; an opt-in, for Linux with glibc.
+    """Keep the memory of freed tensors in this process for later tensors; for Linux with glibc.
 
-    Large blocks then come from the heap, and its end is not given back. What a tensor costs beside a copy into given
-    memory falls to about one, once some ten tensors of its size have come and gone. `posenc doctor` measures it.
+    Large blocks then come from the heap, which does not shrink. After about ten tensors of one size, a new tensor costs
+    about as much as a copy into existing memory. `posenc doctor` measures it.
 
-    The side effect: the process stays as large as it ever was, and larger, since blocks leave holes that no later block
-    fits (clones of 64 MiB, one at a time, kept 400 to 500 MiB). It holds for all of the process, numpy's arrays
-    included, but not for large tensors made in other threads than the first. Other processes get it from the
-    environment instead: GLIBC_TUNABLES with the value of `posenc.memory.TUNABLES`.
+    As a side effect the process never gets smaller, and may grow beyond its peak because of holes that no later block
+    fits (clones of 64 MiB, one at a time, kept 400 to 500 MiB). It affects the whole process, including numpy's arrays,
+    but not large tensors that other threads than the first allocate. For other processes, set GLIBC_TUNABLES in the
+    environment to `posenc.memory.TUNABLES`.
 
     Args:
-        keep: False undoes it: glibc's stock limits, and what is free now goes back to the system. Limits that the
-            environment set are not restored, and glibc no longer moves its threshold with the sizes that it sees.
+        keep: False restores glibc's default limits and returns free memory to the system. Limits from the environment
+            are not restored, and glibc no longer adapts its threshold.
 
     Returns:
-        Whether it took effect: False, and nothing changed, where malloc is not glibc's (macOS, Windows, musl, jemalloc,
-        mimalloc, tcmalloc).
+        Whether it took effect. It returns False and changes nothing if malloc is not glibc's (macOS, Windows, musl,
+        jemalloc, mimalloc, tcmalloc).
 
     >>> import posenc
     >>> posenc.reuse_pages()  # doctest: +SKIP
@@ -53,7 +53,7 @@ def reuse_pages(keep: bool = True) -> bool:
 
 
 def is_glibc() -> bool:
-    """Tell whether glibc's malloc serves this process, which is the one that `reuse_pages` can set."""
+    """Whether this process uses glibc's malloc, which `reuse_pages` can configure."""
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
     symbols = ctypes.CDLL(None)
@@ -61,11 +61,11 @@ def is_glibc() -> bool:
 
 
 def available(device: str = "cpu") -> int | None:
-    """Return the bytes that can still be used before this machine, container or GPU runs out; None if unknown."""
+    """Return the free bytes of this machine, container or GPU; None if unknown."""
     if device == "cuda":
-        import torch  # which the command line starts without
+        import torch  # imported here, since the command line starts without it
 
-        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # torch holds it for what comes
+        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # torch's cache
         return int(torch.cuda.mem_get_info()[0]) + kept
     if device != "cpu":
         return None

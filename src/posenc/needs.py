@@ -1,4 +1,4 @@
-"""What the extra packages are for, where one of them is missing."""
+"""Errors for missing optional packages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ _OF_TORCH = {"torch", "jaxtyping"}  # the extra "torch"
 
 
 def lacks_torch(error: BaseException) -> bool:
-    """Return whether an import failed because what the extra `torch` brings is not there."""
+    """Return whether an import failed because a package of the extra `torch` is missing."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _OF_TORCH
 
 
 def no_torch(who: str) -> ModuleNotFoundError:
-    """Return the error that says what to install.
+    """Return the error for missing torch.
 
     >>> print(no_torch("posenc.RoPE"))
     posenc.RoPE needs torch: pip install 'posenc[torch]'
@@ -22,13 +22,13 @@ def no_torch(who: str) -> ModuleNotFoundError:
 
 @contextmanager
 def needs_torch(who: str) -> Iterator[None]:
-    """Raise one line that says what to install, where an import in this context finds no torch.
+    """Replace the error of an import of torch in this context by one line that names the package to install.
 
     Args:
-        who: What needs it.
+        who: The name at the start of the message.
 
     Raises:
-        ModuleNotFoundError: There is no torch.
+        ModuleNotFoundError: torch is not installed.
     """
     try:
         yield

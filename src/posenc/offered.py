@@ -1,6 +1,6 @@
 """Encodings of other packages: entry points in the group `posenc.encodings`, name = "package.module:Class".
 
-A package is imported when its name is first asked for.
+A package is imported when the name of its encoding is first used.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ GROUP = "posenc.encodings"
 
 
 def points(taken: Callable[[], Iterable[str]]) -> dict[str, EntryPoint]:
-    """Return the encodings of installed packages by name, none of them imported for it.
+    """Return the encodings of installed packages by name, without importing them.
 
     Args:
-        taken: Returns posenc's own names; called only if there is something to compare.
+        taken: A function that returns posenc's own names; called only if there are entry points.
 
     Raises:
         ValueError: Two packages, or a package and posenc, give the same name.
     """
-    from importlib.metadata import entry_points  # takes time, and few ask
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
 
     offers = entry_points(group=GROUP)
     givers = dict.fromkeys(taken() if offers else (), "posenc")
@@ -31,7 +31,7 @@ def points(taken: Callable[[], Iterable[str]]) -> dict[str, EntryPoint]:
     for point in offers:
         if (other := givers.get(point.name)) is not None:
             raise ValueError(
-                f"registry: two packages give an encoding the name {point.name!r}: {other} and {giver(point)}. "
+                f"registry: two packages have an encoding named {point.name!r}: {other} and {giver(point)}. "
                 f"Uninstall {giver(point)}, or rename its entry point in {GROUP}."
             )
         givers[point.name], found[point.name] = giver(point), point
@@ -39,20 +39,20 @@ def points(taken: Callable[[], Iterable[str]]) -> dict[str, EntryPoint]:
 
 
 def giver(point: EntryPoint) -> str:
-    """Return the package of an entry point, and what it names there."""
+    """Return the package of an entry point, with the entry point's value."""
     package = point.dist.name if point.dist else "a package"
     return f"{package} ({point.value})"
 
 
 def load(point: EntryPoint) -> Any:
-    """Import what an entry point names.
+    """Import the object of an entry point.
 
     Raises:
-        ValueError: Its package raises.
+        ValueError: The import raises an error.
     """
     try:
         return point.load()
-    except (Exception, SystemExit) as error:  # a package may raise anything
+    except (Exception, SystemExit) as error:  # a package may raise any error
         raise ValueError(
             f"registry: the encoding {point.name!r} of {giver(point)} cannot be loaded: {type(error).__name__}: "
             f"{error}. Repair or uninstall that package."

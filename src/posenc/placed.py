@@ -1,4 +1,4 @@
-"""Positions that an encoding has placed, and the tensors that a structure of them holds."""
+"""Placed positions, and functions over the tensors in structures of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ _Tree = TypeVar("_Tree")
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Positions that an encoding has placed: opaque to hosts, and a pytree.
+    """Positions that an encoding has placed; opaque to hosts, and a pytree.
 
     Args:
-        pos: The positions as int64 or float64.
-        parts: What the encoding made of them; tensors whose sequence dimension is that of `pos`.
-        n_axes: The encoding's number of axes, which tells where the sequence dimension is.
+        pos: The positions in int64 or float64.
+        parts: The encoding's own values for them; the sequence dimension of tensors is that of `pos`.
+        n_axes: The encoding's number of axes, which determines the sequence dimension.
     """
 
     pos: Tensor
@@ -28,11 +28,11 @@ class Placed:
 
     @property
     def seq_dim(self) -> int:
-        """The dimension that counts tokens: 0, or 1 behind a batch."""
+        """The dimension of tokens: 0, or 1 after a batch."""
         return self.pos.ndim - 1 - (self.n_axes > 1)
 
     def cat(self, other: "Placed") -> "Placed":
-        """Append later tokens, as a cache does; a plain sequence is broadcast to the other's batch."""
+        """Append later tokens, as in a cache; a sequence without a batch is broadcast to the other's batch."""
         here, there = self, other
         batches = [p.pos.shape[0] for p in (here, there) if p.seq_dim]
         if batches:
@@ -41,21 +41,21 @@ class Placed:
         return map_tensors(lambda a, b: torch.cat((a, b), dim), here, there)
 
     def rows(self, begin: int, end: int, batch: slice = slice(None)) -> "Placed":
-        """Keep the tokens begin .. end - 1, of some items of the batch where there is one."""
+        """Keep the tokens begin .. end - 1, of some items of the batch if there is one."""
         dim = self.seq_dim
         return map_tensors(lambda t: (t[batch] if dim and len(t) > 1 else t).narrow(dim, begin, end - begin), self)
 
     def last(self, n: int) -> "Placed":
-        """Keep the last `n` tokens, for instance the queries of a call with a cache."""
+        """Keep the last `n` tokens, for example the queries of a call with a cache."""
         length, dim = self.pos.shape[self.seq_dim], self.seq_dim
         if n > length:
-            raise ValueError(f"Placed: holds {length} tokens; got last({n}). Ask for {length} at most.")
+            raise ValueError(f"Placed: has {length} tokens; got last({n}). Pass at most {length}.")
         return map_tensors(lambda t: t.narrow(dim, length - n, n), self)
 
     def _batched(self, batch: int) -> "Placed":
         if self.seq_dim == 1 and self.pos.shape[0] == batch:
             return self
-        begin = self.seq_dim  # behind a batch of one, if there is one
+        begin = self.seq_dim  # after a batch of one, if there is one
         return map_tensors(lambda t: t.expand(batch, *t.shape[begin:]), self)
 
 
@@ -63,12 +63,12 @@ register_pytree(Placed, ("pos", "parts"), "n_axes")
 
 
 def map_tensors(f: Callable[..., Tensor], tree: _Tree, *others: Any) -> _Tree:
-    """Return a structure with other tensors.
+    """Map the tensors of a structure.
 
     Args:
-        f: Gives one for each tensor of `tree` and those in the same place of the `others`.
-        tree: Tensors in Placed, tuples, lists and dictionaries; all else in it stays.
-        others: Structures like it.
+        f: A function of a tensor of `tree` and those in the same place of the `others`.
+        tree: Tensors in Placed, tuples, lists and dictionaries; anything else is kept.
+        others: Structures like `tree`.
 
     >>> map_tensors(torch.neg, (torch.tensor(1), [torch.tensor(2), "three"]))
     (tensor(-1), [tensor(-2), 'three'])

@@ -1,7 +1,7 @@
-"""How precise an encoding's numbers are: where two positions get the same ones, and how wrong its angles are.
+"""Measure an encoding's precision: positions with equal numbers, and the errors of its angles.
 
-What is measured are the tables that `place` makes, rounded to each dtype, and beside them those of a formula, as
-other code forms them. What is learned is drawn from N(0, 1), as `posenc.character` does.
+The tables that `place` makes are measured after rounding to each dtype, next to those of a formula as in other code.
+Learned numbers are drawn from N(0, 1), as in `posenc.character`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,21 +17,21 @@ from posenc.encoding import Encoding
 from posenc.families import Additive
 from posenc.probe import Probe
 
-# Powers of ten, and the last positions before powers of two, where numbers are the coarsest for their size.
+# Powers of ten, and the last positions before powers of two, where rounding is coarsest relative to the number.
 POSITIONS = tuple(sorted({*(10**i for i in range(8)), *(2**i - 1 for i in (8, 12, 16, 20, 23))}))
-ANGULAR = 1e-5  # radians; tables that are further from pos * inv_freq at the first positions mean something else
+ANGULAR = 1e-5  # radians; tables further from pos * inv_freq at the first positions are not tables of these angles
 Tables = Callable[[Tensor], Sequence[Tensor]]
 Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What tables are asked, in plain values, so that another process can ask them as well.
+    """The measurements of tables, in plain values that can be sent to another process.
 
     Args:
-        cap: How many positions from 0 on are searched for two that have the same numbers.
-        positions: Where the phase error is measured.
-        inv_freq: Radians per position of each pair; None where the numbers stand for no angle.
+        cap: The number of positions, from 0 on, that are searched for equal numbers.
+        positions: The positions at which the phase error is measured.
+        inv_freq: Radians per position of each pair; None if the numbers are not cosines and sines of angles.
     """
 
     cap: int
@@ -41,12 +41,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Subject:
-    """What of an encoding can be measured.
+    """The measurable tables of an encoding.
 
     Args:
-        tables: Maps positions (n,) to numbers, (n, width) each: (cos, sin) or (vectors,); None if there are none.
-        task: What they are asked.
-        notes: Sentences about what is not measured, or how.
+        tables: A function from positions (n,) to tables (n, width): (cos, sin) or (vectors,); None if there are none.
+        task: The measurements.
+        notes: Sentences about missing measurements and conditions.
     """
 
     tables: Tables | None
@@ -58,20 +58,20 @@ def measure(encoding: Encoding, formula: torch.dtype | Tables = torch.float32) -
     """Measure an encoding's precision and that of a formula of the same angles.
 
     Args:
-        encoding: Any `Encoding`; it is copied, not changed. Of an additive one the vectors are measured, of a rotary
-            one the tables of cos and sin; others have no numbers that belong to one position.
-        formula: The dtype in which angles are formed, as most code does, or a function of positions (n,), int64, that
-            returns (cos, sin), each (n, n_pairs).
+        encoding: Any `Encoding`; it is copied, not changed. Measured are the vectors of an additive encoding and the
+            tables of cos and sin of a rotary one; others have no numbers that belong to one position.
+        formula: The dtype in which angles are computed, as in most code, or a function from positions (n,) in int64 to
+            (cos, sin), each (n, n_pairs).
 
     Returns:
-        Plain JSON values. `collisions`: for "ours" and "formula" by dtype the first position whose numbers, rounded to
-        it, are those of an earlier one, `{"position", "same_as"}`, or None. `phase_error`: for each position the
-        largest error in radians over the pairs, by dtype; None where a pair's numbers are no angle. `cap`: how many
-        positions from 0 on were searched. `note`: what was not measured, or how; or None.
+        Plain JSON values. `collisions`: for "ours" and "formula", by dtype, the first position whose rounded numbers
+        equal those of an earlier one, `{"position", "same_as"}`, or None. `phase_error`: for each position the largest
+        error over the pairs in radians, by dtype; None if a pair's numbers are not an angle. `cap`: the number of
+        positions that were searched, from 0 on. `note`: missing measurements and conditions, or None.
 
     Raises:
         TypeError: The formula does not return floating-point numbers.
-        ValueError: Its tables do not have a row a position and a column a pair.
+        ValueError: Its tables do not have a row for each position and a column for each pair.
 
     >>> from posenc import RoPE
     >>> found = measure(RoPE(head_dim=8), torch.bfloat16)
@@ -87,27 +87,29 @@ def measure(encoding: Encoding, formula: torch.dtype | Tables = torch.float32) -
 
 
 def find_subject(encoding: Encoding) -> Subject:
-    """Find what of an encoding can be measured; `place` makes it in float32, as it does for models."""
-    turns = hasattr(encoding, "frequencies")
-    if encoding.reads_x or not (turns or isinstance(encoding, Additive)):
-        lacking = f"{encoding.name} neither adds vectors to the tokens nor turns queries and keys by tables of cos and"
+    """Find the measurable tables of an encoding, in float32 as for models."""
+    rotates = hasattr(encoding, "frequencies")
+    if encoding.reads_x or not (rotates or isinstance(encoding, Additive)):
+        lacking = (
+            f"{encoding.name} neither adds vectors to the tokens nor rotates queries and keys by tables of cos and"
+        )
         return Subject(None, Task(0), (f"There is nothing to measure: {lacking} sin that belong to one position.",))
     probe = Probe(encoding, torch.float32)
 
     @torch.no_grad()
     def tables(pos: Tensor) -> Sequence[Tensor]:
-        # all axes of a turn move at once, as in text; a table of vectors may be shorter along some of them
-        placed = probe.place(pos[:, None].expand(-1, n) if turns and n > 1 else probe.along(pos), None)
-        return [t.reshape(len(pos), -1) for t in (placed.parts[:2] if turns else placed.parts)]
+        # positions of a rotation are equal on all axes, as in text; a table of vectors may be shorter along some axes
+        placed = probe.place(pos[:, None].expand(-1, n) if rotates and n > 1 else probe.along(pos), None)
+        return [t.reshape(len(pos), -1) for t in (placed.parts[:2] if rotates else placed.parts)]
 
     n, cap, last = probe.encoding.n_axes, len(probe.line(CAP)), probe.longest
-    inv_freq = _find_frequencies(probe.encoding, tables) if turns else None
+    inv_freq = _find_frequencies(probe.encoding, tables) if rotates else None
     shown = () if inv_freq is None else tuple(p for p in POSITIONS if last is None or p <= last)
-    return Subject(tables, Task(cap, shown, inv_freq), tuple(_list_notes(probe, turns, inv_freq is None)))
+    return Subject(tables, Task(cap, shown, inv_freq), tuple(_list_notes(probe, rotates, inv_freq is None)))
 
 
 def form_tables(inv_freq: Sequence[float], dtype: torch.dtype) -> Tables:
-    """Return the formula of most code: angles pos * inv_freq, their cos and their sin, all in one dtype."""
+    """Return the formula of most code: the angles pos * inv_freq, and their cos and sin, all in one dtype."""
     rounded = torch.tensor(inv_freq, dtype=torch.float64).to(dtype)
 
     def tables(pos: Tensor) -> Sequence[Tensor]:
@@ -118,11 +120,11 @@ def form_tables(inv_freq: Sequence[float], dtype: torch.dtype) -> Tables:
 
 
 def examine(tables: Tables, task: Task) -> Found:
-    """Return what tables do: `collisions` by dtype, and `phase_error`, by dtype for each position of the task.
+    """Measure tables: `collisions` by dtype, and `phase_error` by dtype for each position of the task.
 
     Raises:
-        TypeError: They are not of floating-point numbers.
-        ValueError: They do not have a row a position and, where there are angles, a column a pair.
+        TypeError: They do not have floating-point numbers.
+        ValueError: They do not have a row for each position and, if there are angles, a column for each pair.
     """
     near = torch.cat(_ask(tables, torch.arange(task.cap), task), -1)
     near = silence(near) if bool(near.isfinite().all()) else near
@@ -146,7 +148,7 @@ def find_collision(rows: Float[Tensor, "n width"]) -> dict[str, int] | None:
     >>> find_collision(torch.tensor([[1.0], [0.0], [2.0], [-0.0]]))
     {'position': 3, 'same_as': 1}
     """
-    rows = rows + 0.0  # -0.0 is 0.0 from here on, while what is no number stays comparable bit by bit
+    rows = rows + 0.0  # makes -0.0 equal 0.0 in the comparison of bits below, which can compare NaN as well
     first = first_repetition(rows)
     if first is None:
         return None
@@ -160,18 +162,18 @@ def phase_error(
     pos: Int64[Tensor, " n"],
     inv_freq: Float64[Tensor, " n_pairs"],
 ) -> Float64[Tensor, "n n_pairs"]:
-    """Return how far, in radians, the angle that each cos and sin stand for is from pos * inv_freq.
+    """Return the distance, in radians up to pi, of the angle of each cos and sin from pos * inv_freq.
 
-    Half a turn at most. The reference is good to 1e-15: cos and sin are turned back by the exact angle, in two turns
-    that float64 holds without rounding for positions below 2^26. Rounding the product once would be off by 1e-9 at
-    10,000,000. NaN where cos and sin are no numbers, or both zero.
+    The reference is exact to 1e-15: cos and sin are rotated back by the exact angle, in two rotations whose angles are
+    exact in float64 for positions below 2^26. Rounding the product once would cause an error of 1e-9 at 10,000,000. The
+    result is NaN where cos and sin are NaN, or both zero.
 
     >>> half = torch.tensor([[0.5]], dtype=torch.float64)
     >>> round(float(phase_error(half.cos(), half.sin(), torch.tensor([1]), half[0])), 12)
     0.0
     """
     real, imaginary = cos.double(), sin.double()
-    coarse = (inv_freq.view(torch.int64) >> 27 << 27).view(torch.float64)  # 26 bits, and 27 are left
+    coarse = (inv_freq.view(torch.int64) >> 27 << 27).view(torch.float64)  # the upper 26 bits; 27 remain
     for part in (coarse, inv_freq - coarse):
         back = pos.double()[:, None] * part
         c, s = back.cos(), back.sin()
@@ -181,7 +183,7 @@ def phase_error(
 
 
 def report(subject: Subject, theirs: Found | None) -> Found:
-    """Examine an encoding's own tables and set what was found of a formula's beside it, as `measure` returns it."""
+    """Measure an encoding's own tables and combine them with a formula's, as `measure` returns them."""
     ours = examine(subject.tables, subject.task) if subject.tables else {}
     both = {"ours": ours, "formula": theirs or {}}
     return {
@@ -196,21 +198,21 @@ def report(subject: Subject, theirs: Found | None) -> Found:
 
 
 def _ask(tables: Tables, pos: Tensor, task: Task) -> list[Tensor]:
-    """Return the tables at positions, once they are what was asked for."""
+    """Return the tables at positions after a check of dtype and shape."""
     answer = [torch.as_tensor(t).detach().cpu() for t in tables(pos)]
     shapes = [tuple(t.shape) for t in answer]
     if not all(t.is_floating_point() for t in answer):
         raise TypeError(f"formula: cos and sin must be floating-point; got {', '.join(str(t.dtype) for t in answer)}.")
     if task.inv_freq is not None and shapes != [wanted := (len(pos), len(task.inv_freq))] * 2:
         raise ValueError(
-            f"formula: cos and sin must have shape {wanted} each, a row a position and a column a pair; "
+            f"formula: cos and sin must have shape {wanted} each, a row for each position and a column for each pair; "
             f"got {' and '.join(map(str, shapes))}."
         )
     return answer
 
 
 def _find_frequencies(encoding: Any, tables: Tables) -> tuple[float, ...] | None:
-    """Return radians per position of each pair of each head; None if the tables do not hold those angles."""
+    """Return radians per position of each pair of each head; None if the tables do not have these angles."""
     pos = torch.arange(4)
     try:
         inv_freq = encoding.frequencies().detach().double().sum(-2).flatten()
@@ -222,12 +224,12 @@ def _find_frequencies(encoding: Any, tables: Tables) -> tuple[float, ...] | None
     return None if wrong else tuple(inv_freq.tolist())
 
 
-def _list_notes(probe: Probe, turns: bool, no_angles: bool) -> list[str]:
+def _list_notes(probe: Probe, rotates: bool, no_angles: bool) -> list[str]:
     n_axes = probe.encoding.n_axes
-    moves = "Positions are the same on all axes." if turns else "Positions run along axis 0; the others stay at 0."
-    told = {
+    moves = "Positions are the same on all axes." if rotates else "Positions run along axis 0; the others stay at 0."
+    notes = {
         "No phase error and no formula: these are not tables of cos and sin of pos * inv_freq.": no_angles,
         moves: n_axes > 1,
-        "What is learned is drawn from N(0, 1).": any(True for _ in probe.encoding.parameters()),
+        "Learned numbers are drawn from N(0, 1).": any(True for _ in probe.encoding.parameters()),
     }
-    return [sentence for sentence, applies in told.items() if applies]
+    return [sentence for sentence, applies in notes.items() if applies]

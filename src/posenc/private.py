@@ -1,19 +1,19 @@
-"""The parts of torch that have no public name, each with its reason and what posenc does without it.
+"""All uses of torch's private names, each with its reason and the fallback without it.
 
-- The attention kernel for the CPU (`attention_forward`, `attention_backward`): `scaled_dot_product_attention` runs it,
-  and gives no logarithms of the sums of rows, without which a backward pass would have to attend once more. Where a
-  release of torch has no such operators, `has_attention` is False and scores are formed.
+- The attention kernel for the CPU (`attention_forward`, `attention_backward`). `scaled_dot_product_attention` runs it
+  but does not return the log-sum-exp, without which a backward pass would have to attend again. In releases of torch
+  without these operators `has_attention` is False, and scores are formed.
 - Whether a tensor or a call is within a transform of `torch.func` (`is_wrapped`, `within_transform`), where no value
-  can be read and no memory written to. Without them any class of tensors but Tensor and Parameter counts as wrapped.
-- Whether a dispatch mode sees each operation (`is_watched`): what counts, fakes or records operations finds a rotation
-  made of them. Without it a rotation by a kernel is not seen; its numbers are the same.
-- Each operation as it runs, with its result (`watching`), which no public mode sees below the functions of Python.
-  Without it `watching` raises, and the character of an encoding leaves out what its numbers cost.
-- Whether a length is a number or what a compiler leaves open (`is_known`), which a compiler hides from `isinstance`.
-  Without it attention in a graph is traced in one block, as for open lengths.
-- Classes whose tensors exporters and transforms find (`register_pytree`). Without it torch's public registration, for
-  exporters, makes an input of every field, numbers as well, which transforms take for tensors.
-- The parameters of a module by name and place (`shared_copy`): `copy.copy` shares the dictionaries that hold them.
+  can be read and no memory written. Without them any tensor class except Tensor and Parameter counts as wrapped.
+- Whether a dispatch mode is active (`is_watched`). Modes that count, fake or record operations need a rotation made of
+  torch operations. Without it they do not see the rotation of a kernel, whose results are the same.
+- Each operation as it runs, with its result (`watching`), which no public mode offers below Python functions. Without
+  it `watching` raises an error, and the measured properties of an encoding lack its cost.
+- Whether a length is a number or a compiler's symbol (`is_known`), which a compiler hides from `isinstance`. Without it
+  attention in a graph is traced as one block, as for symbolic lengths.
+- Classes whose tensors exporters and transforms find (`register_pytree`). Without it torch's public registration for
+  exporters makes every field an input, including numbers, which transforms then treat as tensors.
+- The parameters of a module by name and place (`shared_copy`), since `copy.copy` shares the dictionaries of parameters.
 """
 
 import copy
@@ -40,16 +40,16 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 def has_attention() -> bool:
-    """Whether torch has its attention kernel for the CPU under the names that are known."""
+    """Whether torch has its attention kernel for the CPU under the known names."""
     return _forward is not None and _backward is not None
 
 
 def attention_forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """Return the attention of queries (batch, n_heads, q_len, width), and the logarithms of the sums of its rows.
+    """Return the attention of queries (batch, n_heads, q_len, width), and the log-sum-exp of each row.
 
-    q, k and v have one dtype and width; a mask, of any strides, has the dtype of sums.
+    q, k and v have one dtype and width. A mask may have any strides, and has the dtype of sums.
     """
-    assert _forward is not None  # as `has_attention` says
+    assert _forward is not None  # as `has_attention` ensures
     k, v = _shared(q, k, v)
     out, lse = _forward(q, k, v, attn_mask=_readable(mask), scale=scale)
     return out, lse
@@ -59,7 +59,7 @@ def attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v."""
-    assert _backward is not None  # as `has_attention` says
+    assert _backward is not None  # as `has_attention` ensures
     n_kv = k.shape[1]
     k, v = _shared(q, k, v)
     of_q, *others = _backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=_readable(mask), scale=scale)
@@ -68,7 +68,7 @@ def attention_backward(
 
 
 def _shared(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values, repeated for each head of queries where an older kernel wants that."""
+    """Return keys and values, repeated for each query head if an older kernel requires it."""
     n = q.shape[1] // k.shape[1]
     return (k, v) if SHARES_KEYS or n == 1 else (k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))
 
@@ -78,14 +78,14 @@ def _readable(mask: Tensor | None) -> Tensor | None:
 
 
 def is_wrapped(t: Tensor) -> bool:
-    """Whether a transform of `torch.func` holds a tensor."""
+    """Whether a transform of `torch.func` wraps a tensor."""
     if _functorch is None:
         return type(t) not in (Tensor, nn.Parameter)
     return bool(_functorch.is_functorch_wrapped_tensor(t))
 
 
 def within_transform() -> bool:
-    """Whether a transform of `torch.func` runs, in eager code or as a compiler follows it."""
+    """Whether a transform of `torch.func` is active, in eager code or in traced code."""
     if _functorch is None:
         return False
     if torch.compiler.is_compiling():
@@ -94,18 +94,18 @@ def within_transform() -> bool:
 
 
 def is_watched() -> bool:
-    """Whether a dispatch mode sees each operation, or each one before autograd does."""
+    """Whether a dispatch mode is active, after or before autograd."""
     return any(count is not None and count() for count in _dispatch_modes)
 
 
 def watching(see: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:
-    """Return a context in which `see` is given each operation of torch that has run, and its result.
+    """Return a context in which `see` is called with each torch operation that has run, and its result.
 
     Raises:
-        RuntimeError: This torch has no dispatch modes under the name that is known.
+        RuntimeError: This torch has no dispatch modes under the known name.
     """
     if _Mode is None:
-        raise RuntimeError(f"watching: torch {torch.__version__} has no TorchDispatchMode where it is known to be.")
+        raise RuntimeError(f"watching: torch {torch.__version__} has no TorchDispatchMode under the known name.")
 
     class Watch(_Mode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,22 +117,22 @@ def watching(see: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:
 
 
 def is_known(length: int) -> bool:
-    """Whether a length is a number, rather than what a compiler leaves open."""
+    """Whether a length is a number, not a compiler's symbol."""
     from torch.fx.experimental import symbolic_shapes  # slow to import
 
-    for name in ("has_static_value", "is_concrete_int"):  # the first since 2.8
+    for name in ("has_static_value", "is_concrete_int"):  # the first exists since 2.8
         if hasattr(symbolic_shapes, name):
             return bool(getattr(symbolic_shapes, name)(length))
     return isinstance(length, int) and not torch.compiler.is_compiling()
 
 
 def register_pytree(cls: type[Any], tensors: tuple[str, ...], number: str) -> None:
-    """Let exporters and transforms find the tensors of a dataclass, which has a number as well.
+    """Register a dataclass of tensors and one number, for exporters and transforms.
 
     Args:
-        cls: The class, whose constructor takes tensors and the number in this order.
-        tensors: The fields that hold tensors, or structures of them.
-        number: The field that is part of the structure.
+        cls: The class, whose constructor has the tensors and the number as arguments in this order.
+        tensors: The fields with tensors, or structures of them.
+        number: The field with the number.
     """
     name = f"posenc.{cls.__name__}"
     if _pytree is None:
@@ -153,10 +153,10 @@ def register_pytree(cls: type[Any], tensors: tuple[str, ...], number: str) -> No
 
 
 def shared_copy(module: _Module) -> _Module:
-    """Return a copy that shares all tensors, in which others may stand for parameters while threads use the original.
+    """Return a copy that shares all tensors, for `functional_call` while other threads use the original.
 
-    `functional_call` puts tensors into a module and takes them out again. Two threads that did so with one module would
-    leave each other's tensors there, and these learn nothing.
+    `functional_call` puts tensors into a module and removes them again. Two threads that do so with one module could
+    leave each other's tensors in it, which get no gradients.
     """
     twin = copy.copy(module)
     twin._parameters = dict(module._parameters)

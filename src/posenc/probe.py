@@ -1,4 +1,4 @@
-"""An encoding in a small attention layer, with everything learned drawn at random: what measurements work with."""
+"""An encoding in a small attention layer with random learned tensors, as the subject of measurements."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -14,21 +14,21 @@ from posenc.encoding import Encoding, Placed
 from posenc.placed import tensors
 from posenc.private import watching
 
-LENGTH = 1024  # what an encoding that depends on the length is resolved for
-LIMIT = 2**53  # beyond it float64, in which angles are formed, has no room for every integer
-DOORS = ("embed", "rotate_q", "bias", "rescore", "rotate_v")  # what shows a position; rotate_k shows what rotate_q does
-REFUSALS = (ValueError, IndexError, OverflowError, RuntimeError)  # how a position is refused, by us or by torch
+LENGTH = 1024  # the length for which an encoding is resolved, if it depends on the length
+LIMIT = 2**53  # beyond it float64, in which angles are computed, does not have every integer
+HOOKS = ("embed", "rotate_q", "bias", "rescore", "rotate_v")  # rotate_k shows nothing that rotate_q does not
+REFUSALS = (ValueError, IndexError, OverflowError, RuntimeError)  # errors by which posenc or torch refuses a position
 
 
 class Probe:
     """An encoding with random parameters inside a self-attention layer with random projections.
 
     Args:
-        encoding: Copied, set to evaluation, and resolved; its parameters are drawn from N(0, 1).
-        dtype: Of everything; float64 or float32.
-        index: Of the layer, where each has its own encoding.
-        seed: Of all draws. The global random state is neither read nor written.
-        length: What the encoding is resolved for; None leaves it unresolved.
+        encoding: The encoding. A copy is set to evaluation mode and resolved; its parameters are drawn from N(0, 1).
+        dtype: The dtype of all tensors, float64 or float32.
+        index: The layer, if each has its own encoding.
+        seed: The seed of all draws. The global random state is neither read nor written.
+        length: The length for which the encoding is resolved; None leaves it unresolved.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Probe:
         self.encoding = copy.deepcopy(self.original).to(dtype)
         for parameter in self.encoding.parameters():
             parameter.data = self.normal(*parameter.shape).to(parameter.dtype)
-        own = self._find("n_kv_heads", 0)  # of an encoding that turns each key head otherwise
+        own = self._find("n_kv_heads", 0)  # for an encoding that rotates key heads differently
         self.n_heads = self._find("n_heads", 2 * own or 4)
         self.n_kv_heads = own or (self.n_heads // 2 if self.n_heads % 2 == 0 else self.n_heads)
         self.head_dim = self._find("head_dim", 8)
@@ -73,7 +73,7 @@ class Probe:
         return q, k, v
 
     def scores(self, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
-        """Form the scores of one layer by the contract's own doors."""
+        """Compute the scores of one layer by the contract's hooks."""
         return form_scores(*self.encoding.layer(self.index, placed), q, k)
 
     def along(self, pos: Shaped[Tensor, " n"]) -> Shaped[Tensor, "n *axes"]:
@@ -82,18 +82,18 @@ class Probe:
 
     @torch.no_grad()
     def signatures(
-        self, pos: Shaped[Tensor, " n"], doors: Iterable[str] = DOORS, token: Tensor | None = None
+        self, pos: Shaped[Tensor, " n"], hooks: Iterable[str] = HOOKS, token: Tensor | None = None
     ) -> Float[Tensor, "n width"]:
-        """Return what becomes of the same content at each position, as the doors of a model let it through.
+        """Return the results of the hooks for the same content at each position.
 
-        Side by side: the embedded token, the turned query, the bias of the query against a key at position 0 for
-        each head, what a score map makes of a score of zero between the two, and the rotated value. A door that the
-        encoding does not use leaves nothing; if it uses none, there is one lane of zeros.
+        A row concatenates the embedded token, the rotated query, the bias of the query and a key at position 0 for each
+        head, the score map's result for a score of zero between the two, and the rotated value. Hooks that the encoding
+        does not use are left out; if it uses none, there is one column of zeros.
 
         Args:
             pos: Positions along axis 0.
-            doors: Which of "embed", "rotate_q", "rotate_k", "bias", "rescore" and "rotate_v" count.
-            token: (d_model,); left out, the one that shows most.
+            hooks: The hooks to include: "embed", "rotate_q", "rotate_k", "bias", "rescore" and "rotate_v".
+            token: (d_model,); by default `self.token`.
         """
         n = len(pos)
         x = (self.token if token is None else token).expand(1, n, -1)
@@ -103,7 +103,7 @@ class Probe:
         embedded = self.encoding.embed(x, placed)
         encoding, placed = self.encoding.layer(self.index, placed)
         first = self.encoding.layer(self.index, first)[1]
-        looks = {
+        results = {
             "embed": lambda: None if embedded is x else embedded[0],
             "rotate_q": lambda: _rows(encoding.rotate_q(query, placed), query),
             "rotate_k": lambda: _rows(encoding.rotate_k(key, placed), key),
@@ -111,12 +111,12 @@ class Probe:
             "rescore": lambda: _rows(_rescore(encoding, query, key[:, :, :1], placed, first), None),
             "rotate_v": lambda: _rows(encoding.rotate_v(key, placed), key),
         }
-        shown = [rows for door in doors if (rows := looks[door]()) is not None]
+        shown = [rows for hook in hooks if (rows := results[hook]()) is not None]
         return torch.cat(shown, -1) if shown else query.new_zeros(n, 1)
 
     @cached_property
     def token(self) -> Float[Tensor, " d_model"]:
-        """Zeros, so that what is added stands alone; or a draw, where nothing shows on zeros (products)."""
+        """Zeros, to see only the added vectors; or a random token, if zeros do not show positions (products)."""
         zeros = self.projections["q"].new_zeros(self.d_model)
         pos = positions.arange(min(16, LENGTH if self.longest is None else self.longest + 1))
         seen = self.signatures(pos, ["embed"], zeros)
@@ -124,8 +124,8 @@ class Probe:
 
     @cached_property
     def longest(self) -> int | None:
-        """The largest position that is not refused, found by asking; None if there is none below `LIMIT`."""
-        self._ask(0)  # what cannot be placed at all has no longest position, and says why
+        """The largest position that is not refused, found by trials; None if `LIMIT` is not refused."""
+        self._ask(0)  # raises if even position 0 is refused
         if self._accepts(LIMIT):
             return None
         accepted, refused = 0, LIMIT
@@ -135,7 +135,7 @@ class Probe:
         return accepted
 
     def line(self, n: int, *, start: int = 0) -> Shaped[Tensor, " count"]:
-        """Count n positions from `start`, fewer where the longest one comes before."""
+        """Count n positions from `start`, but not beyond the longest."""
         end = start + n if self.longest is None else min(start + n, self.longest + 1)
         return positions.arange(max(end - start, 0), start=start)
 
@@ -151,14 +151,14 @@ class Probe:
 
     @cached_property
     def _content(self) -> dict[str, Tensor]:
-        """The one token, query and key that stand at every position."""
+        """The token, query and key that are used at every position."""
         heads = self._find("n_kv_heads", self._find("n_heads", 1))
         shape = 1, heads, 1, self.head_dim
         return {"token": self.normal(self.d_model), "query": self.normal(*shape), "key": self.normal(*shape)}
 
 
 def find_fact(encoding: Encoding, fact: str, default: Any) -> Any:
-    """Look for a host fact, as n_heads, among an encoding and its members."""
+    """Look for a host fact, such as n_heads, in an encoding and its members."""
     found = (getattr(module, fact, None) for module in encoding.modules())
     return next((value for value in found if value is not None), default)
 
@@ -173,43 +173,43 @@ def form_scores(
     scale: float | None = None,
     allowed: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "batch n_heads q_len k_len"]:
-    """Form the scores of one layer by the contract's own doors.
+    """Compute the scores of one layer by the contract's hooks.
 
     Args:
-        encoding: That of the layer.
+        encoding: The encoding of the layer.
         placed: Positions of the queries, and of the keys unless `k_placed` is given.
-        q: Queries before any turn.
-        k: Keys before any turn.
+        q: Queries before the rotation.
+        k: Keys before the rotation.
         k_placed: Positions of the keys.
-        scale: What multiplies products; None takes the encoding's.
-        allowed: Which keys a row may see, for maps of scores; None for all.
+        scale: The factor of products; None for that of the encoding.
+        allowed: Which keys a row may see, for score maps; None for all.
     """
     k_placed = placed if k_placed is None else k_placed
-    turned_q, turned_k = encoding.rotate(q, k, placed, k_placed)
+    rotated_q, rotated_k = encoding.rotate(q, k, placed, k_placed)
     scale = encoding.score_scale(q.shape[-1]) if scale is None else scale
     group = q.shape[1] // k.shape[1]
-    scores = scale * turned_q @ turned_k.repeat_interleave(group, 1).transpose(-1, -2)
+    scores = scale * rotated_q @ rotated_k.repeat_interleave(group, 1).transpose(-1, -2)
     bias = encoding.bias(q, k, placed, k_placed)
     scores = scores if bias is None else scores + bias
     return encoding.rescore(scores, q, k, placed, k_placed, allowed) if encoding.rescores else scores
 
 
 def _rescore(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
-    """Return what a score map makes of scores of zero; None of what is none."""
+    """Return a score map's result for scores of zero; None if the encoding is not a score map."""
     scores = q.new_zeros(*q.shape[:3], k.shape[2])
     return encoding.rescore(scores, q, k, placed, k_placed, None) if encoding.rescores else None
 
 
-def _rows(turned: Tensor | None, before: Tensor | None) -> Tensor | None:
-    """Return (1, n_heads, n, width) as a row a position, or None if the door let it through as it was."""
-    return None if turned is None or turned is before else turned[0].transpose(0, 1).flatten(1)
+def _rows(after: Tensor | None, before: Tensor | None) -> Tensor | None:
+    """Return (1, n_heads, n, width) as one row for each position, or None if the hook changed nothing."""
+    return None if after is None or after is before else after[0].transpose(0, 1).flatten(1)
 
 
 def count_numbers(run: Callable[[], Any]) -> int:
-    """Return how many numbers the tensor operations of a call compute; views compute none.
+    """Count the numbers that the tensor operations of a call compute; views compute none.
 
     Raises:
-        RuntimeError: This torch shows no operations to posenc (`posenc.private`).
+        RuntimeError: This torch has no hook for operations (`posenc.private`).
     """
     written = 0
 

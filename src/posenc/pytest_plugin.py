@@ -1,4 +1,4 @@
-"""A plugin of pytest, found by its entry point: the fixture `posenc_check` and the marker `posenc`.
+"""A pytest plugin, found by its entry point, with the fixture `posenc_check` and the marker `posenc`.
 
 pytest loads it in every project of an environment, so it imports nothing until the fixture is used.
 """
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from posenc.verify.report import Report
 
 _MARKER = (
-    'posenc(convention, **spec): what position code should be, as posenc("rope_fn", encoding="rope", head_dim=64); '
-    "the fixture posenc_check compares a subject with it."
+    'posenc(convention, **spec): specify position code, as in posenc("rope_fn", encoding="rope", head_dim=64); '
+    "the fixture posenc_check tests a subject against it."
 )
 
 
@@ -24,15 +24,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def posenc_check(request: pytest.FixtureRequest) -> "Callable[..., Report]":
-    """Return a function that fails the test unless position code is what the marker `posenc` says.
+    """Return a function that fails the test unless position code matches the specification of the marker `posenc`.
 
-    It takes what `build()` of a file returns, and optionally a convention and words of the specification, which win
-    over the marker's. It returns the report of what passes.
+    Its arguments are the subject, as `build()` of a file returns it, and optionally a convention and words of the
+    specification, which take precedence over the marker's. It returns the report if the subject passes.
 
     Raises:
         CheckError: From that function: the code does not pass; the message is the report.
-        ValueError: From that function: neither the marker nor the call names a convention, or the specification says
-            too little or something impossible.
+        ValueError: From that function: neither the marker nor the call has a convention, or the specification is
+            incomplete or impossible.
 
     Example::
 
@@ -44,13 +44,13 @@ def posenc_check(request: pytest.FixtureRequest) -> "Callable[..., Report]":
     named, words = _asked(*marker.args, **marker.kwargs) if marker else (None, {})
 
     def check(subject: Any, convention: str | None = None, **spec: Any) -> "Report":
-        __tracebackhide__ = True  # the report stands next to the caller's line
+        __tracebackhide__ = True  # so that pytest shows the report at the caller's line
         from posenc.verify.testing import Check
 
         called = convention or named
         if called is None:
             raise ValueError(
-                "posenc_check: a convention must be named, because it says how the subject is called; got none. Write "
+                "posenc_check: a convention is needed, because it defines how the subject is called; got none. Write "
                 '@pytest.mark.posenc("rope_fn", encoding="rope", head_dim=64), or posenc_check(subject, "rope_fn").'
             )
         return Check(request.node.name, (subject, called, {**words, **spec}), None)()
@@ -59,5 +59,5 @@ def posenc_check(request: pytest.FixtureRequest) -> "Callable[..., Report]":
 
 
 def _asked(convention: str | None = None, **spec: Any) -> tuple[str | None, dict[str, Any]]:
-    """Name what a marker was given."""
+    """Return the arguments of a marker by name."""
     return convention, spec

@@ -1,8 +1,8 @@
-"""Every encoding's card, and one way to construct any of them by name.
+"""The cards of all encodings, and one way to construct any encoding by name.
 
-An encoding registers itself where its class stands. Nothing here imports torch: cards of the encodings that come with
-posenc are read from their files, and a class is imported when it is asked for. So is an encoding of another package,
-which has an entry point (`posenc.offered`) and registers itself under its name.
+An encoding registers itself with a decorator on its class. Nothing here imports torch: the cards of posenc's own
+encodings are read from their files, and a class is imported on first use. So is an encoding of another package, which
+has an entry point (`posenc.offered`) and registers itself under its name.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,16 +23,16 @@ from posenc.needs import lacks_torch, needs_torch, no_torch
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-CAP = 65_536  # positions that are compared; "distinct" ends here
+CAP = 65_536  # the number of positions that are compared, and the largest value of "distinct"
 _Class = TypeVar("_Class", bound=type)
 _CARDS: dict[str, Card] = {}
 
 
 @dataclass(frozen=True)
 class Dims:
-    """What a host model knows of itself; `create` offers it to constructors that ask for it.
+    """The dimensions of a host model, which `create` passes to constructors that have such arguments.
 
-    Left out, there are as many key heads as heads, and the trained length is the longest.
+    By default n_kv_heads equals n_heads, and original_max_len equals max_len.
     """
 
     d_model: int | None = None
@@ -40,11 +40,11 @@ class Dims:
     n_kv_heads: int | None = None
     head_dim: int | None = None
     max_len: int | None = None
-    original_max_len: int | None = None  # the trained length, where texts may be longer
+    original_max_len: int | None = None  # the trained length, if texts may be longer
     grid: tuple[int, int] | None = None  # rows and columns of an image, in patches
 
     def offer(self, required: Iterable[str]) -> dict[str, Any]:
-        """Return what is known, by the arguments that constructors take; of the grid, what one cannot do without."""
+        """Return the known dimensions by constructor argument; parts of the grid only for required arguments."""
         known = asdict(self)
         for fact, same_as in {"n_kv_heads": "n_heads", "original_max_len": "max_len"}.items():
             known[fact] = known[same_as] if known[fact] is None else known[fact]
@@ -63,7 +63,7 @@ def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
 
     def decorate(cls: _Class) -> _Class:
         card = Card(name=name, declared=Declared.of(cls), **facts)
-        own = cls.__module__.startswith("posenc.encodings.")  # whose cards need not be read to compare
+        own = cls.__module__.startswith("posenc.encodings.")  # posenc's own cards are not compared with each other here
         others = (other for other in (_CARDS if own else _cards()).values() if other.name != name)
         taken = {key for other in others for key in other.keys}
         clash = taken.intersection(card.keys)
@@ -97,8 +97,8 @@ def card(name: str) -> Card:
     """Return the card of a registered name or alias, or of the name that another package gives its encoding.
 
     Raises:
-        ValueError: Nothing has that name; the nearest known names are given. Or the package that has it cannot be
-            imported, or does not register it, or two packages give it.
+        ValueError: The name is unknown (the message suggests a similar one), its package cannot be imported or does not
+            register it, or two packages have it.
     """
     if name in _names():
         return _card(name)
@@ -118,7 +118,7 @@ def card(name: str) -> Card:
 
 
 def card_of(cls: type) -> Card | None:
-    """Return the card of a class; None where the class is not registered."""
+    """Return the card of a class; None if the class is not registered."""
     return next((card for card in _CARDS.values() if card.cls is cls), None)
 
 
@@ -127,7 +127,7 @@ def find_class(name: str) -> type:
 
     Raises:
         ValueError: The name is unknown, or the module has no such class.
-        TypeError: The object is no `Encoding`.
+        TypeError: The object is not an `Encoding`.
     """
     if ":" not in name:
         return card(name).cls
@@ -136,18 +136,20 @@ def find_class(name: str) -> type:
         found: Any = import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise any error
         if lacks_torch(error):
             raise no_torch(name) from None
         own = isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}.")
         advice = "Write it as package.module:Class and make the module importable from here."
         if not (own or isinstance(error, (AttributeError, ValueError))):
-            advice = f"Mend what importing {module} raises."
+            advice = f"Fix the error that importing {module} raises."
         raise ValueError(f"cannot load the encoding {name!r}: {type(error).__name__}: {error}. {advice}") from error
     with needs_torch(name):
         base = import_module("posenc.encoding").Encoding
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise TypeError(f"{name!r} is not a class derived from posenc.Encoding; got {found!r}. Derive it.")
+        raise TypeError(
+            f"{name!r} is not a class derived from posenc.Encoding; got {found!r}. Derive it from posenc.Encoding."
+        )
     return found
 
 
@@ -157,13 +159,13 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
     Args:
         name: A registered name or alias, the name of a plan (a paper's options of another class: `Card.plans`), or
             `package.module:Class` for a class of your own.
-        dims: Facts of the host model. A constructor takes from them what it has arguments for; the grid gives a
-            size, or a height and a width, that it cannot do without. An option given by name wins.
-        options: Arguments of the constructor, strict: an unknown one is an error.
+        dims: Dimensions of the host model. Those that are arguments of the constructor are passed to it; the grid gives
+            a required size, or height and width. `options` take precedence.
+        options: Arguments of the constructor; an unknown one is an error.
 
     Raises:
-        ValueError: Unknown name, or the constructor refuses a value.
-        TypeError: Unknown or missing option; the message has an example to start from.
+        ValueError: The name is unknown, or the constructor refuses a value.
+        TypeError: An option is unknown or missing; the message has an example.
 
     >>> create("alibi", dims=Dims(n_heads=8))
     ALiBi(n_heads=8, slopes='authors', bias_max=8.0, sides='symmetric', scale=1.0)
@@ -175,8 +177,8 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
             near = get_close_matches(option, accepted, n=1)
             raise TypeError(
                 f"{cls.__name__}: unknown option {option!r}"
-                + (f"; did you mean {near[0]!r}?" if near else ";")
-                + f" It takes: {', '.join(accepted) or 'no options'}."
+                + (f"; did you mean {near[0]!r}?" if near else ".")
+                + f" Options: {', '.join(accepted) or 'none'}."
             )
     plan = {} if ":" in name else card(name).plans.get(name, {})
     options = {**plan, **options}
@@ -190,21 +192,21 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
 
 
 def _parts_of_a_grid(arguments: Iterable[str]) -> dict[str, Any]:
-    """Return which arguments ask for a grid, and for which part of it; a width alone is that of something else."""
+    """Return the arguments that are a part of the grid, and the part; a width without a height is something else."""
     asked = set(arguments)
     parts: dict[str, Any] = {"size": slice(None)} if "size" in asked else {}
     return {**parts, "height": 0, "width": 1} if {"height", "width"} <= asked else parts
 
 
 def _what_is_missing(cls: type, missing: list[str]) -> str:
-    """Return what to say of arguments that a constructor wants, and an example to start from."""
+    """Return the error for missing arguments of a constructor, with an example."""
     give = ", ".join(f"{argument}=..." for argument in missing)
     of_grid = _parts_of_a_grid(missing)
     facts = dict.fromkeys("grid" if argument in of_grid else argument for argument in missing)
     known = ", ".join(f"{fact}=..." for fact in facts if fact in asdict(Dims()))
     offer = f", or dims=Dims({known})" if known else ""
     own = card_of(cls)
-    example = f" An example to start from: {own.call}." if own else ""
+    example = f" Example: {own.call}." if own else ""
     return f"{cls.__name__} needs {', '.join(missing)}; pass {give}{offer}.{example}"
 
 
@@ -217,12 +219,12 @@ def _cards() -> dict[str, Card]:
 
 
 def _card(name: str) -> Card:
-    """Return the card that a class has registered, or else the one that its file declares."""
+    """Return the card that a class has registered, or else the one in its file."""
     return _CARDS.get(name) or _shipped(name)
 
 
 def _offered() -> dict[str, "EntryPoint"]:
-    """Return the encodings of installed packages by name; posenc's own names and aliases are taken."""
+    """Return the encodings of installed packages by name, checked against posenc's own names and aliases."""
     return offered.points(lambda: [key for card in map(_card, declared.names()) for key in card.keys])
 
 
@@ -232,14 +234,14 @@ def _loaded(point: "EntryPoint") -> Card:
     card = _CARDS.get(point.name)
     if card is None or card.cls is not cls:
         raise ValueError(
-            f"registry: {offered.giver(point)} must register its class as {point.name!r}, because a card has what "
-            f"posenc lists; got no such card. Decorate the class with @posenc.register({point.name!r}, ...)."
+            f"registry: {offered.giver(point)} must register its class as {point.name!r}, because posenc "
+            f"lists encodings by cards; got no such card. Decorate it with @posenc.register({point.name!r}, ...)."
         )
     return card
 
 
 @cache
 def _shipped(name: str) -> Card:
-    """Return the card of an encoding that comes with posenc, without importing it."""
+    """Return the card of one of posenc's own encodings without importing it."""
     found, facts = declared.read(name)
     return Card(name=name, declared=found, **facts)

@@ -1,4 +1,4 @@
-"""Cached keys under other frequencies or at other positions: rotated on from where they stand, exactly."""
+"""Rotate cached keys to other frequencies or other positions, exactly."""
 
 import torch
 from jaxtyping import Float, Shaped
@@ -13,35 +13,35 @@ from posenc.families.angles import tabulate
 def rephase(
     k: Float[Tensor, "batch heads seq head_dim"], pos: Pos, old: Rotary, new: Rotary
 ) -> Float[Tensor, "batch heads seq head_dim"]:
-    """Return keys that `old` has turned as if `new` had turned them.
+    """Return keys that `old` has rotated, as if `new` had rotated them.
 
-    For encodings whose frequencies change while a cache is held (dynamic NTK, LongRoPE, a context that is
-    extended): each pair is turned by the difference of the two angles, and by the ratio of the gains, in one pass
-    that rounds once. Queries can be treated alike.
+    Use it when frequencies change while a cache is kept (dynamic NTK, LongRoPE, an extended context). Each pair is
+    rotated by the difference of the two angles and multiplied by the ratio of the gains, in one pass that rounds once.
+    It works for queries, too.
 
     Args:
-        k: Keys (batch, n_kv_heads, k_len, head_dim), turned by `old`.
-        pos: Their positions, as they were given to `old.place`.
-        old: What turned them.
-        new: What shall have turned them.
+        k: Keys (batch, n_kv_heads, k_len, head_dim), rotated by `old`.
+        pos: Their positions, as passed to `old.place`.
+        old: The encoding that rotated them.
+        new: The encoding for the result.
 
     Raises:
-        TypeError: One of the two is no `Rotary`.
-        ValueError: The two turn other lanes, pair them otherwise, work on other axes, or change lane sizes by
-            position (xPos).
+        TypeError: One of the two is not a `Rotary`.
+        ValueError: The two differ in the dimensions that rotate, their pairing or their axes, or an encoding scales
+            dimensions by position (xPos) or differs between heads.
 
     >>> from posenc.encodings import RoPE
     >>> old, new, pos = RoPE(head_dim=4), RoPE(head_dim=4, base=100.0), torch.tensor([7])
     >>> k = torch.ones(1, 1, 1, 4)
-    >>> turned, wanted = (rope.rotate_k(k, rope.place(pos)) for rope in (old, new))
-    >>> torch.allclose(rephase(turned, pos, old, new), wanted)
+    >>> cached, wanted = (rope.rotate_k(k, rope.place(pos)) for rope in (old, new))
+    >>> torch.allclose(rephase(cached, pos, old, new), wanted)
     True
     """
     for encoding in (old, new):
         if not isinstance(encoding, Rotary):
             raise TypeError(
-                f"rephase: old and new must be encodings that turn pairs of lanes (Rotary); got {encoding!r}. "
-                "Compute the keys anew."
+                f"rephase: old and new must be encodings that rotate pairs of dimensions (Rotary); got {encoding!r}. "
+                "Compute the keys again."
             )
     exact = old._check(pos, torch.float32)
     _compare(old, new, exact)
@@ -50,7 +50,7 @@ def rephase(
     change = new.frequencies() - old.frequencies()
     dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
     cos, sin = (t.unsqueeze(-3) for t in tabulate(exact, change, dtype=dtype, gain=new.gain() / old.gain()))
-    return kernels.turn(k, cos, sin, pairing=old.pairing, side=old.rotary_side)
+    return kernels.rotate(k, cos, sin, pairing=old.pairing, side=old.rotary_side)
 
 
 def move_keys(
@@ -59,23 +59,23 @@ def move_keys(
     new_pos: Shaped[Tensor, "*new_pos"] | Placed,
     encoding: Rotary,
 ) -> Float[Tensor, "batch heads seq head_dim"]:
-    """Return keys that `encoding` has rotated at `pos` as if it had rotated them at `new_pos`.
+    """Return keys that `encoding` has rotated at `pos`, as if it had rotated them at `new_pos`.
 
-    For caches whose tokens change places: after an eviction, in a window behind attention sinks, or where a cached text
-    is put behind another. Each pair is rotated by the difference of the positions, in one pass that rounds once. The
-    gain (YaRN's attention factor) is in the keys already and is not applied again; sizes that depend on the position
-    (xPos) change by their ratio. Angles are as exact far out as those of `place`. A thousand moves of the same keys in
-    half precision add up a thousand roundings: move them many positions at a time, or keep keys that are not rotated.
+    Use it when cached tokens move: after an eviction, in a window after attention sinks, or when a cached text is put
+    after another. Each pair is rotated by the difference of the positions, in one pass that rounds once. The gain
+    (YaRN's attention factor) is in the keys already and is not applied again; scales that depend on the position (xPos)
+    change by their ratio. Angles are as exact as those of `place`, also at large positions. Repeated moves in half
+    precision add up rounding errors: move keys many positions at a time, or keep unrotated keys.
 
     Args:
         k: Keys (batch, n_kv_heads, k_len, head_dim), rotated by `encoding`.
-        pos: Where they were rotated, as it was given to `place`, or what that returned.
-        new_pos: Where they go.
-        encoding: What rotated them.
+        pos: Their positions, as passed to `place` or as it returned them.
+        new_pos: Their new positions.
+        encoding: The encoding that rotated them.
 
     Raises:
-        TypeError: The encoding is no `Rotary`.
-        ValueError: It does more to keys than rotate them (FoPE), or shapes do not fit.
+        TypeError: The encoding is not a `Rotary`.
+        ValueError: The encoding does more to keys than rotate them (FoPE), or shapes do not match.
 
     >>> from posenc.encodings import RoPE
     >>> rope, k = RoPE(head_dim=4, attention_factor=1.5), torch.ones(1, 1, 1, 4)
@@ -85,21 +85,21 @@ def move_keys(
     """
     if not isinstance(encoding, Rotary):
         raise TypeError(
-            f"move_keys: encoding must be one that rotates pairs of lanes (Rotary); got {encoding!r}. Pass the member "
-            "of a Compose that rotates, or compute the keys anew."
+            f"move_keys: encoding must rotate pairs of dimensions (Rotary); got {encoding!r}. Pass the member of a "
+            "Compose that rotates, or compute the keys again."
         )
     cls = type(encoding)
     if (cls.parts, cls.rotate_k) != (Rotary.parts, Rotary.rotate_k):
         raise ValueError(
-            f"move_keys: {encoding.name} does more to keys than rotate them, and no rotation takes them from one "
-            f"position to another; got {encoding!r}. Compute the keys anew."
+            f"move_keys: {encoding.name} does more to keys than rotate them, so a rotation cannot move them to another "
+            f"position; got {encoding!r}. Compute the keys again."
         )
     before, after = (encoding._check(p.pos if isinstance(p, Placed) else p, torch.float32) for p in (pos, new_pos))
     along = -1 if encoding.n_axes == 1 else -2
     if before.shape[along] != after.shape[along]:
         raise ValueError(
-            f"move_keys: each key has one old and one new position; got {before.shape[along]} in pos and "
-            f"{after.shape[along]} in new_pos. Take out what is evicted from k and from pos first."
+            f"move_keys: each key needs one old and one new position; got {before.shape[along]} in pos and "
+            f"{after.shape[along]} in new_pos. Remove evicted tokens from k and pos first."
         )
     dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
     tables = encoding._of_angles(after - before, dtype, 1.0)
@@ -107,21 +107,21 @@ def move_keys(
         had, gets = encoding.amplitude(before.double()), encoding.amplitude(after.double())
         if had is not None and gets is not None:  # keys are divided by it
             tables = tuple(t * (had / gets).to(dtype) for t in tables)
-    return encoding._turn(k, tables)
+    return encoding._rotate(k, tables)
 
 
 def _compare(old: Rotary, new: Rotary, exact: Tensor) -> None:
-    """Raise unless the two differ in frequencies and gain alone."""
+    """Check that the two encodings differ only in frequencies and gain."""
     for fact in ("head_dim", "rotary_dim", "rotary_side", "pairing", "n_axes"):
         before, after = getattr(old, fact), getattr(new, fact)
         if before != after:
             raise ValueError(
-                f"rephase: keys can be turned on only where the same pairs of lanes turn; {fact} is {before!r} in the "
-                f"old {old.name} and {after!r} in the new {new.name}. Compute the keys anew."
+                f"rephase: old and new must rotate the same pairs of dimensions; got {fact}={before!r} in the old "
+                f"{old.name} and {after!r} in the new {new.name}. Compute the keys again."
             )
     for encoding in (old, new):
         if encoding.n_kv_heads is not None or encoding.amplitude(exact.double()) is not None:
             raise ValueError(
-                f"rephase: {encoding.name} changes the size of lanes by position, or turns each head otherwise, and "
-                f"one turn for all undoes neither; got {old.name} and {new.name}. Compute the keys anew."
+                f"rephase: {encoding.name} scales dimensions by position or rotates heads differently, which one "
+                f"rotation for all heads cannot undo; got {old.name} and {new.name}. Compute the keys again."
             )

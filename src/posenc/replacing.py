@@ -1,4 +1,4 @@
-"""Files that are there whole, or as they were before."""
+"""Replace files atomically."""
 
 import os
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from pathlib import Path
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Give a path next to a file's, whose content takes the file's place at the end; a link stays a link.
+    """Yield a temporary path next to a file, and replace the file by it at the end; a link stays a link.
 
     Raises:
-        OSError: The file cannot be written there; it is as it was before.
+        OSError: The file cannot be written; the old one is unchanged.
     """
     target = Path(os.path.realpath(path))
     aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")

@@ -257,7 +257,7 @@ def test_a_tensor_beside_the_parameters_is_refused_where_its_gradient_would_be_l
     bias.weight = 2 * weight  # type: ignore[assignment]
     q, k, v = tensors(N)
     verdicts = {v.backend: v.verdict for v in explain(q, k, v, bias, positions.arange(N))}
-    assert "T5.weight carries gradients and is no parameter" in verdicts["blocked"]
+    assert "T5.weight carries gradients but is not a parameter" in verdicts["blocked"]
     out = attend(q, k, v, bias, positions.arange(N))
     assert torch.autograd.grad(out.square().sum(), weight)[0].abs().max() > 0
 

@@ -22,17 +22,17 @@ class Forgets(posenc.Encoding):
 
 
 CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
-    "three dimensions": ({"q": Q[0]}, ValueError, ["must be (batch, heads, seq, lanes)", "got q (4, 3, 8)"]),
+    "three dimensions": ({"q": Q[0]}, ValueError, ["must be (batch, heads, seq_len, head_dim)", "got q (4, 3, 8)"]),
     "batches": ({"k": K[:1], "v": V[:1]}, ValueError, ["same batch", "k (1, 2, 3, 8)"]),
     "head_dim": ({"q": Q[..., :4]}, ValueError, ["q and k must have the same head_dim", "got q (2, 4, 3, 4)"]),
     "no lanes": (
         {"q": Q[..., :0], "k": K[..., :0]},
         ValueError,
-        ["q and k have no lanes", "got q (2, 4, 3, 0)", "scale=1.0"],
+        ["q and k have head_dim 0", "got q (2, 4, 3, 0)", "scale=1.0"],
     ),
     "k and v": ({"v": V[:, :, :2]}, ValueError, ["k and v must have the same heads and length"]),
-    "groups": ({"q": Q[:, :3]}, ValueError, ["heads of k and v must divide those of q"]),
-    "no heads": ({"k": K[:, :0], "v": V[:, :0]}, ValueError, ["must divide those of q"]),
+    "groups": ({"q": Q[:, :3]}, ValueError, ["the number of heads of k and v must divide that of q"]),
+    "no heads": ({"k": K[:, :0], "v": V[:, :0]}, ValueError, ["must divide that of q"]),
     "integer mask": (
         {"mask": torch.ones(3, 3, dtype=torch.int64)},
         TypeError,
@@ -45,7 +45,11 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     ),
     "mask of five": ({"mask": torch.ones(1, 1, 1, 3, 3)}, ValueError, ["mask must broadcast", "(1, 1, 1, 3, 3)"]),
     "window of a half": ({"window": 2.5}, TypeError, ["window must be a whole number of tokens; got window=2.5"]),
-    "scale with a gradient": ({"scale": torch.ones(())}, TypeError, ["scale must be a number, which has no gradient"]),
+    "scale with a gradient": (
+        {"scale": torch.ones(())},
+        TypeError,
+        ["scale must be a Python number, since it gets no gradient"],
+    ),
     "a list for a mask": ({"mask": [True]}, TypeError, ["mask must be a tensor; got list"]),
     "a list of documents": ({"document_ids": [0, 0, 1]}, TypeError, ["document_ids must be a tensor; got list"]),
     "the encoding first": ({"q": NOPE, "encoding": V}, TypeError, ["q must be a tensor; got NoPE", "attend(q, k, v, "]),
@@ -65,7 +69,7 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     "dropout": ({"dropout_p": 1.0}, ValueError, ["dropout_p must lie in [0, 1); got 1.0"]),
     "negative dropout": ({"dropout_p": -0.1}, ValueError, ["dropout_p must lie in [0, 1)"]),
     "no encoding": ({"encoding": torch.nn.Identity()}, TypeError, ["must be a posenc.Encoding; got Identity"]),
-    "no k_pos": ({"q": Q[:, :, :1], "pos": POS[:1]}, ValueError, ["q has 1 tokens and k has 3", "pass k_pos"]),
+    "no k_pos": ({"q": Q[:, :, :1], "pos": POS[:1]}, ValueError, ["q has 1 tokens and k has 3", "Pass k_pos"]),
     "length of pos": (
         {"pos": positions.arange(4)},
         ValueError,
@@ -75,7 +79,7 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     "batch of pos": (
         {"pos": POS.expand(3, 3)},
         ValueError,
-        ["pos has a batch of 3, the tensors one of 2", "(seq_len,)"],
+        ["pos has a batch of 3, but the tensors have a batch of 2", "(seq_len,)"],
     ),
     "reads tokens": (
         {"encoding": Forgets()},
@@ -128,14 +132,14 @@ ALIBI = posenc.ALiBi(n_heads=4)
 @pytest.mark.parametrize(
     ("backend", "changes", "reason"),
     [
-        ("sdpa", {"encoding": ALIBI}, "ALiBi joins the scores, which SDPA takes as a mask of q_len x k_len alone"),
-        ("sdpa", {"window": 2}, "a mask, window or documents would be a mask of q_len x k_len"),
+        ("sdpa", {"encoding": ALIBI}, "ALiBi adds a bias to the scores, which SDPA supports only as a mask of q_len x"),
+        ("sdpa", {"window": 2}, "SDPA needs a whole mask of q_len x k_len for a mask, window or document_ids"),
         (
             "sdpa",
             {"q": Q[:, :, :2], "pos": POS[1:], "k_pos": POS},
-            "is_causal aligns at the start, which is wrong for the last few",
+            "is_causal aligns q and k at the first token, which is wrong where q_len differs from k_len",
         ),
-        ("sdpa", {"dropout_p": 0.1}, "on a CPU torch forms all weights for dropout"),
+        ("sdpa", {"dropout_p": 0.1}, "on a CPU torch's dropout forms all attention weights"),
     ],
 )
 def test_refusals_say_why(backend: str, changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +176,8 @@ def test_the_reference_refuses_what_is_large_unless_asked_by_name() -> None:
     assert seen["sdpa"].verdict == "taken"
     assert seen["sdpa"].memory == 0
     assert seen["reference"].memory == 3 * n * n * 4
-    assert "takes 3.0 GiB and is more than 2" in seen["reference"].verdict
-    assert "ask for backend='reference'" in seen["reference"].verdict
+    assert "need 3.0 GiB, more than the limit of 2 GiB" in seen["reference"].verdict
+    assert "Pass backend='reference'" in seen["reference"].verdict
     assert "6.0 GiB" in seen["reference-float64"].verdict
     named = {v.backend: v.verdict for v in explain(**long(n), backend="reference-float64")}
     assert named["reference-float64"] == "taken"
@@ -183,7 +187,9 @@ def test_the_reference_refuses_what_is_large_unless_asked_by_name() -> None:
 def test_no_backend_at_all() -> None:
     call = long(16_384)
     call["v"] = call["v"].double()
-    with refuses(ValueError, "no backend can run this call:", "\n  sdpa: q, k and v", "\n  reference: it would form"):
+    with refuses(
+        ValueError, "no backend can run this call:", "\n  sdpa: q, k and v", "\n  reference: it forms all scores"
+    ):
         attend(**call)
 
 

@@ -28,28 +28,30 @@ def test_what_is_small_is_not_asked_for(monkeypatch):
     monkeypatch.setattr(memory, "available", fail)
     encoding = posenc.ALiBi(n_heads=8)
     call(encoding, 16, backend="reference")
-    monkeypatch.setattr(attention, "MUCH", 3 * 8 * 16**2 * 4)  # bytes of three matrices of float32
+    monkeypatch.setattr(attention, "CHECKED_FROM", 3 * 8 * 16**2 * 4)  # bytes of three matrices of float32
     with pytest.raises(AssertionError, match="asked"):
         call(encoding, 16, backend="reference")
 
 
 def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda device: GIB)
-    with pytest.raises(MemoryError, match=r"reference.* no room: it would take about 24\.0 GiB, and 1\.0 GiB are left"):
+    with pytest.raises(
+        MemoryError, match=r"reference.* too little memory: it needs about 24\.0 GiB, and 1\.0 GiB are free"
+    ):
         call(posenc.ALiBi(n_heads=8), 16384, backend="reference")
     bias = posenc.FIRE(n_heads=8)
-    with pytest.raises(MemoryError, match=r"no backend can run this call(.|\n)*blocked: it would take about"):
+    with pytest.raises(MemoryError, match=r"no backend can run this call(.|\n)*blocked: it needs about"):
         call(bias, 2**18)
     q = torch.empty(1, 8, 2**18, 64)
     said = {one.backend: one.verdict for one in attention.explain(q, q, q, bias, positions.arange(2**18))}
-    assert "GiB are left" in said["blocked"]
+    assert "GiB are free" in said["blocked"]
     assert "taken" not in said.values()
 
 
 @torch.no_grad()
 def test_auto_takes_the_first_that_has_room(monkeypatch):
     encoding, n = posenc.ALiBi(n_heads=8), 350
-    monkeypatch.setattr(attention, "MUCH", 1)
+    monkeypatch.setattr(attention, "CHECKED_FROM", 1)
     q = torch.randn(1, 8, n, 64)
     sizes = {one.backend: one.memory for one in attention.explain(q, q, q, encoding, positions.arange(n))}
     monkeypatch.setattr(memory, "available", lambda device: sizes["blocked"])

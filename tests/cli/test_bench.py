@@ -124,7 +124,7 @@ def test_rotary_can_be_measured_with_reused_pages():
 def test_what_cannot_be_set_is_said(monkeypatch, capsys):
     monkeypatch.setattr("posenc.memory.reuse_pages", lambda: False)
     assert run(["bench", "rotary", "--quick", "--reuse-pages"]) == 2
-    assert "malloc is not glibc's here" in capsys.readouterr().err
+    assert "this process does not use glibc's malloc" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ report.measure_row = measure_row
         ("--length 4", "lengths are whole numbers from 16"),
         ("--length 1e3", "lengths are whole numbers from 16"),
         ("--length ,", "--length: got nothing between the commas"),
-        ("--dtype float8", "takes float32, bfloat16, float16; got 'float8'"),
+        ("--dtype float8", "must be one of float32, bfloat16, float16; got 'float8'"),
         ("--only nonsense", "no row matches 'nonsense'. The rows are alibi.forward"),
         ("--full", "No such option '--full'"),
         ("more", "unexpected extra argument"),

@@ -40,11 +40,11 @@ def test_it_converts_and_says_what_was_done(model, tmp_path, capsys):
     assert convert(model, "--pairing", "interleaved", "--out", tmp_path / "out") == 0
     told = capsys.readouterr().out
     assert told == (
-        f"{tmp_path / 'out'}: 2 tensors of smollm3 permuted from half to interleaved; 3 stay as they were\n"
+        f"{tmp_path / 'out'}: 2 tensors of smollm3 permuted from half to interleaved; 3 unchanged\n"
         "  2 of these hold queries or keys in a layer that does not rotate\n"
         "  not copied: old.bin\n"
-        "  config.json has no key for the pairing of smollm3: transformers turns it as half, and these weights need "
-        "code that turns as interleaved\n"
+        "  config.json has no key for the pairing of smollm3: transformers uses half, and these weights need code "
+        "whose pairing is interleaved\n"
     )
     found = load_file(tmp_path / "out/model.safetensors")
     assert found[Q][:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
@@ -56,9 +56,9 @@ def test_it_converts_and_says_what_was_done(model, tmp_path, capsys):
 def test_there_and_back(model, tmp_path, capsys):
     assert convert(model, "--pairing", "interleaved", "--out", tmp_path / "out") == 0
     assert convert(tmp_path / "out", "--pairing", "interleaved", "--out", tmp_path / "twice") == 2
-    assert "were converted to interleaved before" in capsys.readouterr().err
+    assert "these weights are interleaved already" in capsys.readouterr().err
     assert convert(tmp_path / "out", "--pairing", "half", "--out", tmp_path / "back") == 0
-    assert "transformers turns it as half, as these weights have it" in capsys.readouterr().out
+    assert "transformers uses half, as these weights do" in capsys.readouterr().out
     before, after = (load_file(path / "model.safetensors") for path in (model, tmp_path / "back"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -91,7 +91,7 @@ def test_a_configuration_can_be_named(model, tmp_path, capsys):
     assert convert(*given, "--config", tmp_path / "elsewhere.json") == 0
     assert not (tmp_path / "out/config.json").exists()
     assert convert(*given, "--config", "nowhere.json") == 2
-    assert "is there and is no empty directory" in capsys.readouterr().err  # of several faults, one is told
+    assert "exists and is not an empty directory" in capsys.readouterr().err  # of several faults, one is told
     assert convert(*given[:-1], tmp_path / "new", "--config", "nowhere.json") == 2
     assert "there is no configuration at 'nowhere.json'" in capsys.readouterr().err
 
@@ -115,7 +115,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(model, tmp_path, capsys, options,
 
 def test_a_directory_that_is_none_is_refused(tmp_path, capsys):
     assert convert(tmp_path / "none", "--pairing", "half", "--out", tmp_path / "out") == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
 
 
 def test_its_help_needs_no_torch():

@@ -64,7 +64,7 @@ def test_a_missing_requirement_is_a_finding_with_its_remedy(versions):
     done = invoke()
     assert done.exit_code == 1
     assert "pip install 'numpy>=2.0'" in done.stdout
-    assert "Something required is missing" in done.stdout
+    assert "A required package is missing" in done.stdout
 
 
 def test_a_requirement_that_is_too_old_is_a_finding(versions):
@@ -164,7 +164,7 @@ def test_what_new_memory_costs_is_told_with_what_mends_it(cost):
     done = invoke()
     lines = done.stdout.splitlines()
     shown = " ".join(done.stdout.split())
-    assert "a clone of 64 MiB takes 6.5 times a copy into given memory, with 16,384 page faults" in shown
+    assert "a clone of 64 MiB takes 6.5 times as long as a copy into existing memory, with 16,384 page faults" in shown
     assert "posenc.reuse_pages()" in shown
     assert f"  GLIBC_TUNABLES={memory.TUNABLES}" in lines  # whole, to be copied
     assert max(map(len, (line for line in lines if "/" not in line))) <= 80
@@ -180,7 +180,7 @@ def test_advice_is_given_only_where_it_helps(cost, monkeypatch, change):
         cost.update(change)
     found = json.loads(invoke("--json").stdout)["new_memory"]
     shown = " ".join(invoke().stdout.split())
-    assert f"takes {cost['ratio']:.1f} times a copy into given memory" in shown
+    assert f"takes {cost['ratio']:.1f} times as long as a copy into existing memory" in shown
     assert ("reuse_pages" in shown) == (found["set"] is not None) == (change == {"faults": None})
     assert ("page faults" in shown) == bool(cost["faults"])
 

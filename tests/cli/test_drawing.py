@@ -22,7 +22,7 @@ def lines(picture, page=PLAIN):
 
 def test_a_heat_map_is_readable_without_colour():
     drawn = lines(vectors((-1, 0, 1), (1, 1, -1)))
-    assert "position lanes 0 to 2" in drawn[2]
+    assert "position dimensions 0 to 2" in drawn[2]
     assert drawn[3] == "        0   ▒▒██"
     assert drawn[4] == "        1 ████"
     assert drawn[-1] == "       -1   ░░▒▒▓▓██ 1"
@@ -47,7 +47,7 @@ def test_colour_paints_cells_blue_to_red():
 
 def test_too_many_lanes_are_cut_and_it_says_so():
     drawn = lines(vectors([0.0] * 512))
-    assert "lanes 0 to 69 of 512" in drawn[2]
+    assert "dimensions 0 to 69 of 512" in drawn[2]
     assert max(map(len, drawn)) <= 80
 
 

@@ -100,7 +100,7 @@ def test_an_interrupted_run_goes_on_where_it_was(place, monkeypatch):
     monkeypatch.setattr(command, "_rows", stop_at_the_fourth)
     stopped = run(place, out="stopped")
     assert stopped.returncode == 130
-    assert "the same command goes on" in stopped.stdout
+    assert "the same command resumes" in stopped.stdout
     assert len(list((place / "stopped" / "cells").iterdir())) == 3
     assert "This evaluation was interrupted" in (place / "stopped" / "report.html").read_text()
     done = run(place, out="stopped")
@@ -114,7 +114,7 @@ def test_another_run_is_not_overwritten_without_force(place, finished):
     before = (place / "out" / "report.html").read_bytes()
     other = run(place, "--method", "ntk")
     assert other.returncode == 2
-    assert "holds another evaluation, and nothing in it was touched" in other.stderr
+    assert "holds another evaluation. Nothing in it was changed." in other.stderr
     assert (place / "out" / "report.html").read_bytes() == before
     (place / "notes").mkdir()
     (place / "notes" / "report.html").write_text("mine")
@@ -150,8 +150,8 @@ def test_a_cell_of_a_study(place):
 
 
 BAD = {
-    "--method yran": "no method is called 'yran'. Known: none, linear, ntk,",
-    "--method yarn:x": "--method is NAME or NAME:FACTOR, as yarn:4; got 'yarn:x'",
+    "--method yran": "unknown method 'yran'. Known: none, linear, ntk,",
+    "--method yarn:x": "--method must be NAME or NAME:FACTOR, such as yarn:4; got 'yarn:x'",
     "--method yarn --factor 0": "--factor must be 1 or more; got 0",
     "--device tpu9": "cannot compute on --device tpu9",
     "--factor 0.5": "--factor must be 1 or more; got 0.5",
@@ -159,16 +159,16 @@ BAD = {
     "--lengths 32": "--lengths must lie from the trained length 64 to",
     "--lengths 64,99999999": "--lengths must lie from",
     "--lengths 4096": "the text has",
-    "--lengths 1e3": "--lengths are whole numbers with commas between; got 1e3",
+    "--lengths 1e3": "--lengths must be whole numbers, separated by commas; got 1e3",
     "--pieces 1": "--pieces 2 or more",
     "--text missing.txt": "cannot read --text missing.txt",
     "--trained-len 1": "trained length must be",
-    "empty": "empty holds no weights in safetensors",
-    "pickled": "pickled holds no weights in safetensors. Other formats may be pickled code",
-    "nowhere": "nowhere is no directory",
+    "empty": "empty holds no safetensors",
+    "pickled": "pickled holds no safetensors. Other formats may contain pickled code",
+    "nowhere": "nowhere is not a directory",
     "broken": "transformers cannot load broken",
     "bert": "the weights of bert lack",
-    "masked": "masked looks ahead",
+    "masked": "masked is not causal",
     "code": "transformers cannot load code",
     "gpt2 --lengths 128": "gpt2 cannot read 128 tokens",
 }

@@ -51,7 +51,7 @@ def test_an_export_starts_nothing(calls, capsys):
 @pytest.mark.parametrize("line", ["--export x.html --port 80", "--export x.html --host ::1"])
 def test_an_export_listens_nowhere(calls, capsys, line):
     assert run(["explore", *line.split()]) == 2
-    assert "takes no --port and no --host" in capsys.readouterr().err
+    assert "Leave out --port and --host" in capsys.readouterr().err
     assert calls == []
 
 
@@ -69,7 +69,7 @@ def test_without_the_extra_one_sentence_says_so(calls, capsys, monkeypatch, abse
     assert run(["explore"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "install posenc[web]" in said
+    assert "Install posenc[web]" in said
     assert all(name in said for name in absent)
     assert calls == []
 

@@ -26,7 +26,7 @@ def test_it_refuses_what_it_did_not_make(tmp_path, capsys):
     (tmp_path / "mine").write_text("")
     for more in ([], ["--config", "llama-2-7b"]):
         assert run(["golden", "--out", str(tmp_path), *more]) == 2
-        assert "which holds something else" in capsys.readouterr().err
+        assert "which contains other files" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert run(["golden"]) == 2
 
@@ -49,13 +49,13 @@ def test_a_file_a_directory_and_a_name(tmp_path, capsys):
 
 
 WRONG = [
-    (["--config", "nowhere"], "no known model is called so"),
+    (["--config", "nowhere"], "no known model has this name"),
     (["--config", "llama-2-7b", "--positions", "1,x"], "--positions must be whole numbers"),
     (["--config", "llama-2-7b", "--positions", "-1"], "--positions must be whole numbers"),
     (["--config", "llama-2-7b", "--seq-len", "0"], "seq_len must be from 1"),
     (["--config", "llama-2-7b", "--format", "gguf"], "--format must be one of safetensors"),
     (["--config", "llama-2-7b", "--pairing", "both"], "--pairing must be half or interleaved"),
-    (["--positions", "1"], "--positions belongs to --config"),
+    (["--positions", "1"], "--positions needs --config"),
 ]
 
 

@@ -23,18 +23,18 @@ def test_a_file_a_directory_and_a_name(tmp_path, capsys):
     of_file = capsys.readouterr().out
     assert run(["inspect", str(tmp_path)]) == 0
     assert capsys.readouterr().out == of_file
-    assert of_file.startswith("full_attention, 4 layers: rope\n  lanes that turn  32 of 32, half\n")
+    assert of_file.startswith("full_attention, 4 layers: rope\n  rotated          32 of 32 dimensions, half\n")
     assert run(["inspect", "llama-2-7b"]) == 0
-    assert "92 turn fully in training (Liu 2023)" in capsys.readouterr().out
+    assert "92 dimensions complete a period in training (Liu 2023)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("name", "sections", "said"),
     [
-        ("qwen2_vl", [4, 6, 6], "3, of 4, 6, 6 pairs, one block after the other"),
-        ("qwen3_vl", [6, 5, 5], "3, of 6, 5, 5 pairs, taking turns"),
-        ("ernie4_5_vl_moe", [5, 5, 6], "3, of 6, 5, 5 pairs, time behind the others, which take turns"),
-        ("hunyuan_vl", [4, 4, 4, 4], "4, of 4, 4, 4, 4 pairs, sections of a doubled table"),
+        ("qwen2_vl", [4, 6, 6], "3, with 4, 6, 6 pairs, one block after the other"),
+        ("qwen3_vl", [6, 5, 5], "3, with 6, 5, 5 pairs, interleaved"),
+        ("ernie4_5_vl_moe", [5, 5, 6], "3, with 6, 5, 5 pairs, the others interleaved, then time"),
+        ("hunyuan_vl", [4, 4, 4, 4], "4, with 4, 4, 4, 4 pairs, sections of a doubled table"),
     ],
 )
 def test_axes_are_told_where_there_are_several(tmp_path, capsys, name, sections, said):
@@ -58,7 +58,10 @@ def test_json_is_complete_and_a_warning_is_a_finding(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("nowhere", "no configuration is at 'nowhere', and no known model is called so. Known: gpt-j-6b, "),
+        (
+            "nowhere",
+            "'nowhere' is neither a configuration nor the name of a known model. Give a path, or one of: gpt-j-6b, ",
+        ),
         (CONFIG | {"model_type": "brandnew"}, "model_type"),
         (CONFIG | {"rope_theta": 0.5}, "rope_theta"),
         (CONFIG | {"num_hidden_layers": 65, "layer_types": [f"kind_{i}" for i in range(65)]}, "at most 64 kinds"),
@@ -77,7 +80,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, target, said):
 def test_an_unknown_type_is_read_with_a_pairing_of_ones_own(tmp_path, capsys):
     path = str(write(tmp_path, CONFIG | {"model_type": "brandnew"}))
     assert run(["inspect", path, "--pairing", "interleaved"]) in (0, 1)
-    assert "32 of 32, interleaved" in capsys.readouterr().out
+    assert "32 of 32 dimensions, interleaved" in capsys.readouterr().out
     assert run(["inspect", path, "--pairing", "third"]) == 2
     assert "--pairing must be half or interleaved; got third" in capsys.readouterr().err
 

@@ -40,7 +40,7 @@ def test_a_need_chooses():
     assert shown("--for", "image", "swin*") == ["swin", "swin_v2"]
     nothing = invoke("--for", "graph", "ro*")
     assert nothing.exit_code == 1
-    assert "no encoding whose name matches 'ro*' serves graph: the nodes of a graph." in nothing.stderr
+    assert "no encoding whose name matches 'ro*' is for graph (the nodes of a graph)." in nothing.stderr
 
 
 def test_needs_are_a_closed_list():
@@ -53,7 +53,7 @@ def test_encodings_stand_under_the_need_that_they_serve_first_and_toys_last():
     lines = invoke().stdout.splitlines()
     groups = [line.partition(":")[0] for line in lines if not line.startswith(" ")]
     assert groups == ["text", "long", "image", "video", "graph", "camera", "textbook"]
-    toys = lines[lines.index("textbook: toys of the textbooks, which show an idea and serve no model") + 1 :]
+    toys = lines[lines.index("textbook: teaching examples that no model uses") + 1 :]
     assert [line.split()[0] for line in toys] == ["binary", "integer", "normalised", "sine"]
 
 

@@ -68,7 +68,7 @@ def test_as_a_module_it_tells_its_version():
         (["show", "rop"], "unknown encoding 'rop': did you mean 'rope'?"),
         (["show", "no_such_module:X"], "No module named 'no_such_module'"),
         (["show", "json:JSONDecoder"], "is not a class derived from posenc.Encoding"),
-        (["show"], "Missing argument 'NAME'. `posenc show --help`"),
+        (["show"], "Missing argument 'NAME'. See `posenc show --help`"),
         (["lst"], "No such command 'lst'. Did you mean 'list'?"),
         (["list", "--jsn"], "No such option '--jsn'"),
         (["list", "--json", "--table"], "exclude each other"),

@@ -32,7 +32,7 @@ def test_a_person_reads_a_row_for_each_stack_and_what_is_not_read():
     done = posenc("parity", "qwen3-8b", "--stack", "vllm,hf5", "--override", YARN, "--length", "40000")
     assert done.returncode == 1
     assert "vllm 0.33.0  differs  0.4631" in done.stdout
-    assert "    rope_theta: ignored, 10000 is taken\n        vLLM 0.33.0: " in done.stdout
+    assert "    rope_theta: ignored, 10000 is used\n        vLLM 0.33.0: " in done.stdout
     assert "40,000" in done.stdout
 
 
@@ -60,12 +60,12 @@ def test_the_list():
 
 
 WRONG = {
-    "no target": ([], "give a TARGET"),
-    "no file": (["nothing.json"], "no configuration is at 'nothing.json'"),
+    "no target": ([], "TARGET is missing"),
+    "no file": (["nothing.json"], "'nothing.json' is neither a configuration nor"),
     "a stack": (["qwen3-8b", "--stack", "foo"], "Known: hf@5.23.0"),
     "a version": (["qwen3-8b", "--stack", "vllm@9"], "Known: hf@5.23.0"),
-    "distances": (["qwen3-8b", "--at", "1,x"], "--at takes distances"),
-    "no distance": (["qwen3-8b", "--at", ","], "--at takes distances"),
+    "distances": (["qwen3-8b", "--at", "1,x"], "--at must be distances"),
+    "no distance": (["qwen3-8b", "--at", ","], "--at must be distances"),
     "a length": (["qwen3-8b", "--length", "0"], "--length must be from 1"),
     "no JSON": (["qwen3-8b", "--override", "{"], "--override is not JSON"),
     "no object": (["qwen3-8b", "--override", "[1]"], "--override must be a JSON object"),

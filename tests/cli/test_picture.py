@@ -100,7 +100,7 @@ def test_several_axes_move_along_the_first():
 def test_nothing_is_drawn_where_nothing_enters_or_tokens_decide():
     nothing, tokens = measure(posenc.NoPE, ""), measure(Reader, "")
     assert (nothing.kind, nothing.series) == ("none", [])
-    assert "no position enters" in nothing.title
+    assert "this encoding uses no positions" in nothing.title
     assert "depends on the tokens" in tokens.title
 
 

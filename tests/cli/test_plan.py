@@ -119,23 +119,23 @@ def test_a_directory_and_a_trained_length(tmp_path):
 
 def test_other_kinds_of_layers_are_named():
     done = posenc("plan", "gemma-3-27b", "--target-len", "262144")
-    assert "Layers of sliding_attention stay as they are." in done.stdout
+    assert "Layers of sliding_attention are not changed." in done.stdout
 
 
 def test_a_length_that_the_file_declares_needs_no_change():
     arguments = ("plan", "deepseek-v3", "--target-len", "163840")
     said = " ".join(posenc(*arguments).stdout.split())
-    assert "Recommended: change nothing, because the model reads 163,840 positions already." in said
+    assert "Recommended: change nothing, because the model already handles 163,840 positions." in said
     found = json.loads(posenc(*arguments, "--json").stdout)
     assert (found["recommended"], found["next"]) == (None, ["posenc evaluate DIR --text FILE --lengths 163840"])
 
 
 WRONG = {
     "no length": (["qwen3-8b"], "target-len"),
-    "no file": (["nothing.json", "--target-len", "9"], "no configuration is at 'nothing.json'"),
+    "no file": (["nothing.json", "--target-len", "9"], "'nothing.json' is neither a configuration nor"),
     "too short": (["qwen3-8b", "--target-len", "100"], "at least the trained length 32768; got 100"),
     "no training": ([*QWEN, "--trained-len", "0"], "the trained length must be at least 2 positions; got 0"),
-    "no option": ([*QWEN, "--option", "beta_fast"], "--option takes KEY=VALUE"),
+    "no option": ([*QWEN, "--option", "beta_fast"], "--option must be KEY=VALUE"),
     "no parameter": ([*QWEN, "--option", "beta=1"], "no method has a parameter beta"),
     "no number": ([*QWEN, "--option", "beta_fast={"], "beta_fast must be a number"),
     "no list": ([*QWEN, "--option", "long_factor=@none.json"], "--option cannot read 'none.json'"),

@@ -93,7 +93,7 @@ def test_kinds_are_those_of_the_figures():
         (("alibo", "-o", "a.png"), "did you mean 'alibi'?"),
         (("rope", "--with", "base=-1", "-o", "a.png"), "base must be a finite number greater than 1"),
         (("rope", "--with", "bas=3", "-o", "a.png"), "did you mean 'base'?"),
-        (("rope", "--with", "base", "-o", "a.png"), "--with takes OPTION=VALUE"),
+        (("rope", "--with", "base", "-o", "a.png"), "--with must be OPTION=VALUE"),
         (("alibi", "-o", "no/such/folder/a.png"), "No such file or directory"),
         (("alibi",), "Missing option '-o'"),
     ],

@@ -65,9 +65,7 @@ def test_text_is_a_sentence_each_and_a_table(capsys, monkeypatch, width):
     assert all(len(line) <= width for line in said.splitlines())
     flowing = " ".join(said.split())
     assert flowing.startswith("Precision of posenc.RoPE(head_dim=64) posenc: no two of the first 65,536 positions ")
-    assert (
-        "formula with angles in float16: position 2,049 is the first to have the numbers of another, 2,048," in flowing
-    )
+    assert "formula with angles in float16: position 2,049 is the first that equals an earlier one (2,048)," in flowing
     assert " position float32 bfloat16 float16 float32 bfloat16 float16 " in flowing
     last = said[said.index("10,000,000") :].split()
     assert len(last) > 7
@@ -80,8 +78,8 @@ def test_dtypes_that_differ_are_told_apart(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     said = show(capsys, "integer", "--precision").out
     assert (
-        "posenc: no two of the first 65,536 positions collide in float32; position 257 is the first to have the "
-        "numbers of another, 256, in bfloat16; position 2,049 is the first to have the numbers of another, 2,048, in "
+        "posenc: no two of the first 65,536 positions collide in float32; position 257 is the first that "
+        "equals an earlier one (256), in bfloat16; position 2,049 is the first that equals an earlier one (2,048), in "
         "float16.\n" in said
     )
     assert "formula" not in said.split("\n")[2]
@@ -116,9 +114,9 @@ def test_a_formula_of_ones_own_is_measured_in_another_process(capfd):
 @pytest.mark.parametrize(
     ("formula", "said"),
     [
-        ("own_formulas:breaks", "(exit code 1): KeyError: 'got 65536'. Mend it, or leave --formula out."),
-        ("own_formulas:Model.lanes", "must have shape (65536, 32) each, a row a position and a column a pair; got (65"),
-        ("own_formulas:leaves", "ended without an answer (exit code 0): it said nothing. Mend it"),
+        ("own_formulas:breaks", "(exit code 1): KeyError: 'got 65536'. Fix it, or leave --formula out."),
+        ("own_formulas:Model.lanes", "must have shape (65536, 32) each, a row for each position and a column for each"),
+        ("own_formulas:leaves", "ended without an answer (exit code 0): it printed nothing. Fix it"),
         ("own_formulas:absent", "AttributeError: module 'own_formulas' has no attribute 'absent'"),
         ("no_such_module:f", "ModuleNotFoundError: No module named 'no_such_module'"),
     ],
@@ -135,15 +133,18 @@ def test_a_formula_that_fails_is_one_sentence(capsys, formula, said):
 def test_a_formula_that_takes_too_long_is_stopped(capsys, monkeypatch):
     monkeypatch.setattr(face, "TIME_LIMIT", 1.0)
     done = show(capsys, "rope", "--precision", "--formula", "own_formulas:sleeps", code=2)
-    assert "gave no answer within 1 seconds and was stopped. It is asked for 65,536 positions" in done.err
+    assert "gave no answer within 1 seconds and was stopped. It is called with 65,536 positions" in done.err
     assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["rope", "--precision", "--formula", "float64"], "must be one of float32, bfloat16, float16, or a function"),
-        (["rope", "--formula", "float32"], "--formula belongs to --precision; got --formula float32 alone."),
+        (
+            ["rope", "--precision", "--formula", "float64"],
+            "must be one of float32, bfloat16, float16, or your own function",
+        ),
+        (["rope", "--formula", "float32"], "--formula needs --precision; got only --formula float32."),
         (["alibi", "--precision", "--formula", "float32"], "which ALiBi does not have; got 'float32'. Leave it out."),
         (["sinusoidal", "--precision", "--formula", "own:f"], "which Sinusoidal does not have"),
         (["ropee", "--precision"], "did you mean 'rope'?"),

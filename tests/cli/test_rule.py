@@ -16,8 +16,8 @@ CHILDS = ["import_fails", "build_fails", "kind", "hangs", "memory", "exits", "cr
 def test_one_says_what_why_how_and_where(capsys):
     assert run(["rule", "subject.writes_input"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("subject.writes_input\n  The code writes into the tensors that it is given\n")
-    assert "Why it hurts: " in said
+    assert said.startswith("subject.writes_input\n  The code writes to its input tensors\n")
+    assert "Why it matters: " in said
     assert "How to fix it: " in said
     assert "    https://github.com/unslothai/unsloth/issues/5001\n" in said
     assert max(map(len, said.splitlines())) <= 80
@@ -73,7 +73,7 @@ def test_a_code_in_two_files_is_refused(tmp_path, monkeypatch):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps({"x.y": fields}))
     monkeypatch.setattr(rules, "__file__", str(tmp_path / "__init__.py"))
-    with pytest.raises(ValueError, match="x.y stands in two files"):
+    with pytest.raises(ValueError, match="x.y is in two files"):
         rules.known.__wrapped__()
     (tmp_path / "b.json").write_text(json.dumps({"x.z": {**fields, "extra": 1}}))
     with pytest.raises(ValueError, match="unknown fields {'extra'}"):

@@ -54,10 +54,16 @@ def test_every_fact_of_the_card_is_shown(name):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("alibi", "scores depend on the distance alone; ahead and behind are the same; scores fall with distance; "),
-        ("alibi", "grows with the position; accepts fractional positions; the same at any length positions told apart"),
-        ("alibi", "told apart: at least 65,536 in float32, 257 in bfloat16, 2,049 in float16; no last one learned"),
-        ("learned", "told apart: 128 in every dtype; the last is 127 learned"),
+        (
+            "alibi",
+            "scores depend only on the distance; the sign of the distance has no effect; scores fall with distance; ",
+        ),
+        (
+            "alibi",
+            "accepts fractional positions; does not depend on the sequence length positions distinct",
+        ),
+        ("alibi", "distinct: at least 65,536 in float32, 257 in bfloat16, 2,049 in float16; no last one learned"),
+        ("learned", "distinct: 128 in every dtype; the last is 127 learned"),
         ("learned", "a shift is no linear map; whole positions only;"),
         ("learned", "numbers (4,096 in this example)"),
         ("rope", "a shift is one linear map;"),
@@ -79,7 +85,7 @@ def test_json_is_the_card_and_the_picture(name):
 def test_what_the_docstring_says_of_an_option_stands_beside_it():
     shown = invoke("rope", COLUMNS="200").stdout
     assert "base=10000.0  10,000 in the paper; larger for longer contexts." in shown
-    assert "head_dim  Lanes of one head. Required." in shown
+    assert "head_dim  Dimensions of one head. Required." in shown
 
 
 def test_an_alias_shows_what_the_name_shows():
@@ -93,7 +99,7 @@ def test_learned_numbers_are_said_to_be_fresh_and_fixed_ones_are_not():
 
 def test_nope_is_a_sentence():
     shown = invoke("nope").stdout
-    assert shown.endswith("There is nothing to draw: no position enters the model.\n")
+    assert shown.endswith("There is nothing to draw, because this encoding uses no positions.\n")
     assert "args" not in shown
 
 

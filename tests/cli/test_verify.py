@@ -77,7 +77,7 @@ def test_exit_codes_and_text(subject, capsys, status, code, said):
     if status == "fail":
         assert "  alibi.sign\n    it falls\\x1b[31m, not rises\n" in streams.out
         assert "follows from it: alibi.slopes.order" in streams.out
-        assert streams.out.rstrip().endswith("`posenc rule alibi.sign` says more.")
+        assert streams.out.rstrip().endswith("`posenc rule alibi.sign` explains it.")
 
 
 def test_json_is_the_whole_report_and_nothing_else_in_this_process_too(subject, capsys):
@@ -155,9 +155,9 @@ def test_the_specification_comes_from_a_file_or_from_stdin(subject, capsys, monk
     ("given", "said"),
     [
         (b"{not json", "is not JSON in UTF-8"),
-        (b"[1, 2]", "a specification is a JSON object; got list"),
-        (b'{"base": NaN}', "holds NaN"),
-        (b'{"a": 1, "a": 2}', "holds a key twice"),
+        (b"[1, 2]", "a specification must be a JSON object; got list"),
+        (b'{"base": NaN}', "has the number NaN"),
+        (b'{"a": 1, "a": 2}', "has the key 'a' twice"),
         (b'{"a": ' * 50 + b"1" + b"}" * 50, "nested deeper than 32"),
         (b'{"a": "' + b"x" * (1 << 20) + b'"}', "over 1048576 bytes"),
     ],
@@ -170,7 +170,7 @@ def test_a_bad_specification_is_one_line_before_anything_runs(subject, capsys, m
         assert verify(path, "--spec", source) == 2
         streams = capsys.readouterr()
         assert streams.out == ""
-        assert said.split(";")[0] in streams.err or "configuration is a JSON object" in streams.err
+        assert said.split(";")[0] in streams.err or "configuration must be a JSON object" in streams.err
         assert streams.err.count("\n") == 1
 
 

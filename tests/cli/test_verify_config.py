@@ -12,7 +12,7 @@ GOOD |= {"rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
 
 
-NOT_JUDGED = "not judged: the pairing of the weights: a configuration does not say it.\n"
+NOT_JUDGED = "not judged: the pairing of the weights: a configuration does not contain it.\n"
 
 
 def write(folder, fields):
@@ -50,7 +50,7 @@ def test_json(tmp_path, capsys, words):
     assert finding["allowed"] == "above 1 and at most 1e+12"
     assert finding["fix"] == "Write rope_theta: above 1 and at most 1e+12."
     assert "mend" not in finding
-    assert found["not_judged"][0] == "the pairing of the weights: a configuration does not say it"
+    assert found["not_judged"][0] == "the pairing of the weights: a configuration does not contain it"
 
 
 def test_github_names_file_and_line_and_cannot_be_broken_out_of(tmp_path, capsys):
@@ -82,7 +82,7 @@ def test_several_are_one_document_and_the_worst_exit_code(tmp_path, capsys, word
 def test_what_cannot_be_told(tmp_path, capsys):
     target = write(tmp_path, GOOD | {"model_type": "brandnew"})
     assert run(["verify-config", target]) == 3
-    assert "model_type 'brandnew' is not known" in capsys.readouterr().out
+    assert "model_type 'brandnew' is unknown" in capsys.readouterr().out
     assert run(["verify-config", target, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["status"] == "cannot_tell"
     assert run(["verify-config", target, "--output-format", "github"]) == 3
@@ -95,7 +95,7 @@ def test_weights_are_no_configuration_and_are_no_fault(tmp_path, capsys):
     for target in (tmp_path / "model.gguf", tmp_path):
         assert run(["verify-config", str(target)]) == 3
         said = " ".join(capsys.readouterr().out.split())
-        assert "GGUF is not read" in said
+        assert "GGUF is not supported" in said
         assert "Pass the config.json of the model that it was converted from" in said
         assert "orrect the file" not in said
 
@@ -103,7 +103,7 @@ def test_weights_are_no_configuration_and_are_no_fault(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "no configuration is at 'nowhere', and no known model is called so."),
+        (["nowhere"], "'nowhere' is neither a configuration nor the name of a known model."),
         (["--output-format", "xml"], "--output-format must be text, json, github, sarif or junit; got xml."),
         (["--json", "--output-format", "github"], "exclude each other"),
         (["--pairing", "third"], "--pairing must be half or interleaved; got third."),

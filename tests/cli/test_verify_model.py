@@ -93,7 +93,7 @@ def test_what_cannot_be_told(folder, capsys):
         (["--json", "--output-format", "github"], "exclude each other"),
         (["auto_map"], "config.json has auto_map"),
         (["pickle"], "pytorch_model.bin', which may be pickled code"),
-        (["nowhere"], "is no directory"),
+        (["nowhere"], "is not a directory"),
     ],
 )
 def test_wrong_use(folder, capsys, words, said):

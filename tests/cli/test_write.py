@@ -56,7 +56,7 @@ def test_nothing_is_overwritten_without_force(model):
     arguments = ("write", str(model), "--method", "linear", "--factor", "4", "--to", "hf4", "--out", str(file))
     done = posenc(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is there already" in done.stderr
+    assert "exists. Give another name" in done.stderr
     assert json.loads(file.read_text()) == FILE
     assert posenc(*arguments, "--force").returncode == 0
     assert json.loads(file.read_text())["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
@@ -79,20 +79,23 @@ def test_parameters_of_a_method(model):
 WRONG = {
     "a stack": ([*QWEN, "vlm"], "Known: hf5, hf4, vllm, sglang"),
     "a version": ([*QWEN, "vllm@9"], "Known: hf@5.23.0"),
-    "what it cannot say": (
+    "what it cannot express": (
         [*QWEN, "mlx", "--option", "truncate=false"],
-        "cannot say YaRN so: it does not read truncate",
+        "cannot express YaRN exactly: it does not read truncate",
     ),
-    "no such model": (["qwen", "--method", "yarn", "--factor", "4", "--to", "hf5"], "no known model is called so"),
-    "a method": (["qwen3-8b", "--method", "yarm", "--factor", "4", "--to", "hf5"], "no method is called 'yarm'"),
+    "no such model": (
+        ["qwen", "--method", "yarn", "--factor", "4", "--to", "hf5"],
+        "is neither a configuration nor a known model",
+    ),
+    "a method": (["qwen3-8b", "--method", "yarm", "--factor", "4", "--to", "hf5"], "unknown method 'yarm'"),
     "no method": (["qwen3-8b", "--factor", "4", "--to", "hf5"], "Missing option '--method'"),
-    "no factor": (["qwen3-8b", "--method", "yarn", "--to", "hf5"], "give a factor or the length wanted"),
+    "no factor": (["qwen3-8b", "--method", "yarn", "--to", "hf5"], "neither a factor nor a target length is given"),
     "a small factor": (["qwen3-8b", "--method", "yarn", "--factor", "0.5", "--to", "hf5"], "must be from 1 to"),
     "a short text": (
         ["qwen3-8b", "--method", "yarn", "--target-len", "9", "--to", "hf5"],
         "at least the trained length",
     ),
-    "no value": ([*QWEN, "hf5", "--option", "beta_fast"], "--option takes KEY=VALUE"),
+    "no value": ([*QWEN, "hf5", "--option", "beta_fast"], "--option must be KEY=VALUE"),
     "a key twice": ([*QWEN, "hf5", "--option", "beta_fast=1", "--option", "beta_fast=2"], "each key once"),
     "out of range": ([*QWEN, "hf5", "--option", "beta_fast=-1"], "beta_fast"),
     "no number": ([*QWEN, "hf5", "--option", "beta_fast=x"], "beta_fast"),
@@ -125,7 +128,7 @@ def test_the_commands_of_the_page_write_what_stands_there(tmp_path):
             program, *arguments = shlex.split(line)
             assert program == "posenc"
             done = posenc(*arguments, cwd=tmp_path)
-            assert done.returncode == (2 if "cannot say" in said else 0), (line, done.stderr)
+            assert done.returncode == (2 if "cannot express" in said else 0), (line, done.stderr)
             for row in filter(None, said.splitlines()):
                 assert row.rstrip() in done.stdout + done.stderr, (line, done.stdout, done.stderr)
     named = set(re.findall(r"--to (\S+)", PAGE))

@@ -122,7 +122,7 @@ def test_binary_is_the_number_written_out() -> None:
 
 @pytest.mark.parametrize("bad", [8, -1])
 def test_binary_range(bad: int) -> None:
-    with refuses(ValueError, "Binary: positions must lie in 0..7", "d_model=3 lanes", f"got position {bad}"):
+    with refuses(ValueError, "Binary: positions must lie in 0..7", "d_model=3 dimensions", f"got position {bad}"):
         posenc.Binary(d_model=3).place(torch.tensor([bad]))
 
 
@@ -140,9 +140,9 @@ def test_the_sum_is_rounded_once(dtype: torch.dtype) -> None:
 
 def test_tokens_of_another_width() -> None:
     sines = posenc.Sinusoidal(d_model=4)
-    with refuses(ValueError, "Sinusoidal: x must have d_model=4 lanes", "(1, 2, 6)", "d_model=6"):
+    with refuses(ValueError, "Sinusoidal: x must have d_model=4 dimensions", "(1, 2, 6)", "d_model=6"):
         sines(torch.zeros(1, 2, 6), positions.arange(2))
-    with refuses(ValueError, "x must have d_model=4 lanes"):
+    with refuses(ValueError, "x must have d_model=4 dimensions"):
         sines(torch.zeros(1, 2, 1), positions.arange(2))
 
 

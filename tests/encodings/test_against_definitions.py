@@ -86,7 +86,7 @@ def test_rotary(name: str, data: st.DataObject) -> None:
     encoding = strategies.draw_encoding(data, name)
     pos = data.draw(strategies.sites(encoding, batch=False))
     k_pos = data.draw(strategies.sites(encoding, batch=False))
-    if name == "xpos":  # lane sizes leave float32 further out
+    if name == "xpos":  # factors leave float32 beyond
         reach = 80 * encoding.scale_base / np.log(1 + 1 / encoding.gamma)
         pos, k_pos = (p.double().clamp(encoding.centre - reach, encoding.centre + reach) for p in (pos, k_pos))
     head_dim = getattr(encoding, "head_dim", 4)

@@ -115,8 +115,8 @@ def test_errors_of_the_constructors() -> None:
     for make, words in (
         (lambda: posenc.ALiBi(n_heads=2, slopes="steep"), ["slopes must be 'authors' or 'geometric'", "'steep'"]),
         (lambda: posenc.RelativeBias(n_heads=2, max_distance=-1), ["not be negative; got max_distance=-1"]),
-        (lambda: posenc.T5(n_heads=2, n_buckets=1), ["at least 2 a direction", "n_buckets=1"]),
-        (lambda: posenc.T5(n_heads=2, n_buckets=2, bidirectional=True), ["at least 2 a direction"]),
+        (lambda: posenc.T5(n_heads=2, n_buckets=1), ["at least 2 per direction", "n_buckets=1"]),
+        (lambda: posenc.T5(n_heads=2, n_buckets=2, bidirectional=True), ["at least 2 per direction"]),
         (lambda: posenc.T5(n_heads=2, n_buckets=7, bidirectional=True), ["even when bidirectional", "7"]),
         (lambda: posenc.T5(n_heads=2, max_distance=16), ["must exceed the 16 distances", "max_distance=16"]),
         (lambda: posenc.TransformerXL(d_model=3, n_heads=1, head_dim=2), ["d_model must be even", "d_model=3"]),

@@ -264,7 +264,9 @@ def test_distances_that_are_none_are_refused(case):
 
 
 def test_placing_without_distances_is_refused():
-    with refuses(ValueError, "Graphormer: looks up distances in a graph, and was placed before", "Call on(distances)"):
+    with refuses(
+        ValueError, "Graphormer: needs the distances of a graph before it can place nodes", "Call on(distances)"
+    ):
         graphormer().place(torch.arange(3))
 
 

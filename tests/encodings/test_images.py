@@ -111,11 +111,11 @@ def test_sections_that_do_not_add_up_are_refused(sections: tuple[int, ...]) -> N
 
 
 def test_sections_that_cannot_take_turns_are_refused() -> None:
-    with refuses(ValueError, "have (22, 21, 21) pairs at most", "got sections=(16, 24, 24)"):
+    with refuses(ValueError, "at most (22, 21, 21) pairs", "got sections=(16, 24, 24)"):
         posenc.MRoPE(head_dim=128, sections=(16, 24, 24), layout="interleaved")
 
 
 @pytest.mark.parametrize(("d_model", "n_axes"), [(2, 2), (7, 3)])
 def test_sinusoids_refuse_axes_without_lanes(d_model: int, n_axes: int) -> None:
-    with refuses(ValueError, "SinusoidalND: each of", "needs lanes of its own", f"got d_model={d_model}"):
+    with refuses(ValueError, "SinusoidalND: each of", "dimensions of its own", f"got d_model={d_model}"):
         posenc.SinusoidalND(d_model=d_model, n_axes=n_axes)

@@ -287,15 +287,15 @@ def test_passes_are_found_within_other_encodings() -> None:
 @pytest.mark.parametrize(
     ("encoding", "options", "words"),
     [
-        (posenc.RoPE(head_dim=4), {}, "RoPE is no index map"),
-        (Compose(LONG[0], posenc.ALiBi(n_heads=4)), {}, "Compose is no index map, or joins the scores in other ways"),
-        (Compose(LONG[0], posenc.CoPE(head_dim=4)), {}, "Compose is no index map, or joins the scores in other ways"),
-        (LONG[0], {"mask": torch.ones(300, 300).bool()}, "a mask would cut them"),
-        (LONG[0], {"document_ids": torch.zeros(300).long()}, "document_ids would cut them"),
+        (posenc.RoPE(head_dim=4), {}, "RoPE is not an index map"),
+        (Compose(LONG[0], posenc.ALiBi(n_heads=4)), {}, "Compose is not an index map, or it adds other terms"),
+        (Compose(LONG[0], posenc.CoPE(head_dim=4)), {}, "Compose is not an index map, or it adds other terms"),
+        (LONG[0], {"mask": torch.ones(300, 300).bool()}, "which a mask would split"),
+        (LONG[0], {"document_ids": torch.zeros(300).long()}, "which document_ids would split"),
         (LONG[0], {"dropout_p": 0.1}, "got dropout_p=0.1"),
-        (LONG[0], {"scale": 0.3}, "scale replaces what is in front of q·k"),
+        (LONG[0], {"scale": 0.3}, "scale replaces the factor of q·k"),
         (LONG[0], {"v": normal(2, 2, 300, 4)}, "one dtype; got torch.float32, torch.float32, torch.float64"),
-        (LONG[0], {"pos": torch.arange(600).view(2, 300)}, "positions differ by rows of the batch"),
+        (LONG[0], {"pos": torch.arange(600).view(2, 300)}, "positions differ between rows of the batch"),
         (LONG[0], {"pos": torch.arange(300) / 2}, "positions are fractional"),
         (LONG[0], {"pos": torch.arange(300).flip(0)}, "the keys' positions do not rise"),
     ],
@@ -320,7 +320,7 @@ def test_what_is_refused() -> None:
         posenc.DualChunk(head_dim=4, chunk=4, local=-1)
     encoding, q = MAPS[0], normal(1, 2, 3, 6)
     placed = encoding.place(torch.arange(3))
-    with refuses(ValueError, "ReRoPE: q and k must have head_dim=4 lanes; got shape (1, 2, 3, 6)"):
+    with refuses(ValueError, "ReRoPE: q and k must have head_dim=4 dimensions; got shape (1, 2, 3, 6)"):
         encoding.bias(q, q, placed, placed)
     for method in (lambda e: e.maps(torch.arange(3)), lambda e: e.bounds()):
         with pytest.raises(NotImplementedError, match="Piecewise must define"):

@@ -83,7 +83,7 @@ def test_gradients_reach_learned_frequencies_through_what_was_placed() -> None:
         ({"head_dim": 8, "rotary_side": "left"}, ["rotary_side must be one of ('first', 'last'); got 'left'"]),
         ({"head_dim": 8, "base": 1.0}, ["base must be a finite number greater than 1", "got base=1.0"]),
         ({"head_dim": 8, "base": float("nan")}, ["got base=nan"]),
-        ({"head_dim": 8, "inv_freq": [1.0]}, ["inv_freq must hold 4 frequencies, one a pair; got 1"]),
+        ({"head_dim": 8, "inv_freq": [1.0]}, ["inv_freq must hold 4 frequencies, one per pair; got 1"]),
         ({"head_dim": 2, "inv_freq": [float("inf")]}, ["inv_freq must be finite"]),
     ],
 )
@@ -94,7 +94,7 @@ def test_what_the_constructor_refuses(options: dict[str, Any], words: list[str])
 
 def test_other_lanes_are_refused() -> None:
     rope, q = posenc.RoPE(head_dim=8), normal(1, 1, 2, 6)
-    with refuses(ValueError, "RoPE: q and k must have head_dim=8 lanes; got shape (1, 1, 2, 6)", "head_dim=6"):
+    with refuses(ValueError, "RoPE: q and k must have head_dim=8 dimensions; got shape (1, 1, 2, 6)", "head_dim=6"):
         rope.rotate(q, q, rope.place(torch.arange(2)))
 
 
@@ -171,5 +171,5 @@ def test_a_clockwise_model_whose_frequencies_depend_on_the_length_stays_clockwis
     first = 1 / 3 if scaling["rope_type"] == "longrope" else 1.0
     assert turned[0].item() == pytest.approx(-first)
     assert (turned < 0).all()
-    with refuses(ValueError, "RoPE: seq_len must be given, because nanochat turns clockwise"):
+    with refuses(ValueError, "RoPE: seq_len must be given, because nanochat rotates clockwise"):
         posenc.RoPE.from_config(config)

@@ -142,7 +142,7 @@ def test_a_flag_is_true_or_false(name: str, flag: Any) -> None:
 def test_frequencies_of_ones_own(name: str) -> None:
     n, who = (4 if name in ("mrope", "rope_pp") else 2), build(name).name
     for bad in ([1.0] * (n - 1), [1.0] * (n + 1), [], torch.ones(n, 2), lambda k: k[1:]):
-        with refuses(ValueError, f"{who}: inv_freq must hold {n} frequencies, one a pair; got "):
+        with refuses(ValueError, f"{who}: inv_freq must hold {n} frequencies, one per pair; got "):
             build(name, inv_freq=bad)
     for bad in ([NAN] * n, torch.full((n,), INF), lambda k: k / 0):
         with refuses(ValueError, f"{who}: inv_freq must be finite; got "):
@@ -161,7 +161,7 @@ def test_frequencies_of_ones_own(name: str) -> None:
 @pytest.mark.parametrize("option", ["short_factors", "long_factors"])
 def test_lists_of_longrope(option: str) -> None:
     for bad in ([1.0] * 3, [1.0] * 5, []):
-        with refuses(ValueError, f"LongRoPE: {option} must hold 4 numbers, one a pair; got {len(bad)}"):
+        with refuses(ValueError, f"LongRoPE: {option} must hold 4 numbers, one per pair; got {len(bad)}"):
             build("longrope", **{option: bad})
     for bad in (0.0, -1.0, NAN, INF):
         with refuses(ValueError, f"LongRoPE: {option}[2] must be a finite number above zero; got {option}[2]={bad}"):
@@ -192,7 +192,9 @@ def test_sections_of_mrope() -> None:
     with refuses(ValueError, "MRoPE: layout must be 'blocks' or 'interleaved' or", "'time_unrotated'; got 'rows'"):
         build("mrope", layout="rows")
     for layout, sections in (("interleaved", (0, 2, 2)), ("time_last", (1, 1, 2))):
-        with refuses(ValueError, "MRoPE: axes that take turns have", f"got sections={sections} and layout='{layout}'"):
+        with refuses(
+            ValueError, "MRoPE: alternating axes can have at most", f"got sections={sections} and layout='{layout}'"
+        ):
             build("mrope", layout=layout, sections=sections)
 
 
@@ -213,11 +215,11 @@ def test_a_plan_of_axes_that_mrope_cannot_follow() -> None:
 
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: posenc.RoPE(head_dim=7), ValueError, "RoPE: head_dim must be even, because lanes turn in pairs"),
-    (lambda: posenc.StretchedRoPE(head_dim=7), ValueError, "Pass rotary_dim=6 to turn the first 6."),
+    (lambda: posenc.RoPE(head_dim=7), ValueError, "RoPE: head_dim must be even, because dimensions rotate in pairs"),
+    (lambda: posenc.StretchedRoPE(head_dim=7), ValueError, "Pass rotary_dim=6 to rotate the first 6."),
     (lambda: posenc.DynamicNTK(**NTK | {"head_dim": 7}), ValueError, "DynamicNTK: head_dim must be even"),
     (lambda: posenc.LongRoPE(**LONG | {"head_dim": 7}), ValueError, "LongRoPE: head_dim must be even"),
-    (lambda: posenc.LongRoPE(**LONG, rotary_dim=6), ValueError, "must hold 3 numbers, one a pair; got 4"),
+    (lambda: posenc.LongRoPE(**LONG, rotary_dim=6), ValueError, "must hold 3 numbers, one per pair; got 4"),
     (lambda: posenc.RoPE(head_dim=8, rotary_dim=10), ValueError, "rotary_dim must be even and between 2 and head_dim"),
     (lambda: posenc.DynamicNTK(**NTK, rotary_dim=5), ValueError, "DynamicNTK: rotary_dim must be even and between 2"),
     (lambda: posenc.AxialRoPE(head_dim=6), ValueError, "must be a multiple of 4, because 2 axes share its pairs"),
@@ -228,8 +230,8 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: posenc.LieRE(head_dim=9, block=4), ValueError, "LieRE: head_dim must be a multiple of block"),
     (lambda: posenc.LieRE(head_dim=8, block=1), ValueError, "LieRE: block must be at least 2; got block=1"),
     (lambda: posenc.GRAPEM(n_kv_heads=2, head_dim=8, n_planes=5), ValueError, "n_planes must be at most 4"),
-    (lambda: posenc.GRAPEM(n_kv_heads=2, head_dim=7), ValueError, "given where head_dim is odd; got head_dim=7"),
-    (lambda: posenc.FoPE(**HEADS, original_max_len=6), ValueError, "original_max_len must be 7 at least"),
+    (lambda: posenc.GRAPEM(n_kv_heads=2, head_dim=7), ValueError, "an odd head_dim needs n_planes; got head_dim=7"),
+    (lambda: posenc.FoPE(**HEADS, original_max_len=6), ValueError, "original_max_len must be at least 7"),
     (lambda: posenc.FoPE(**FOPE, init_gain=-0.1), ValueError, "FoPE: init_gain must be finite and not negative"),
     (lambda: posenc.FoPE(**FOPE, init_gain=NAN), ValueError, "FoPE: init_gain must be finite and not negative"),
     (lambda: posenc.FoPE(**FOPE, init_gain="0.3"), TypeError, "FoPE: init_gain must be a number; got init_gain='0.3'"),
@@ -281,7 +283,7 @@ def test_queries_and_keys_of_other_shapes_and_kinds(name: str) -> None:
     placed, batched = encoding.place(pos), encoding.place(pos.expand(3, *pos.shape))
     for turn in (encoding.rotate_q, encoding.rotate_k):
         for lanes in (4, 16):
-            with refuses(ValueError, f"{who}: q and k must have head_dim=8 lanes; got shape (1, 2, 5, {lanes})"):
+            with refuses(ValueError, f"{who}: q and k must have head_dim=8 dimensions; got shape (1, 2, 5, {lanes})"):
                 turn(torch.ones(1, 2, 5, lanes), placed)
         for shape in ((1, 2, 6, 8), (1, 2, 1, 8)):
             with refuses(
@@ -295,7 +297,7 @@ def test_queries_and_keys_of_other_shapes_and_kinds(name: str) -> None:
             with refuses(ValueError, f"{who}: q and k must be (batch, heads, seq, head_dim); got shape {shape}"):
                 turn(torch.ones(shape), placed)
         for dtype in (torch.int64, torch.bool, torch.complex64):
-            with refuses(TypeError, f"{who}: q and k must be floating, because a turn has fractions; got {dtype}"):
+            with refuses(TypeError, f"{who}: q and k must be floating-point, to hold a rotation; got {dtype}"):
                 turn(torch.ones(1, 2, 5, 8, dtype=dtype), placed)
 
 
@@ -305,7 +307,9 @@ def test_heads_that_do_not_fit(name: str) -> None:
     pos = positions.on_each_axis(positions.arange(5), encoding.n_axes)
     placed = encoding.place(pos)
     for shape in ((1, 3, 5, 8), (1, 1, 5, 8), (1, 0, 5, 8), (2, 5, 8)):
-        with refuses(ValueError, f"{encoding.name}: has numbers of its own for n_kv_heads=2 key heads", f"{shape}"):
+        with refuses(
+            ValueError, f"{encoding.name}: has separate tables for each of n_kv_heads=2 key heads", f"{shape}"
+        ):
             encoding.rotate_k(torch.ones(shape), placed)
 
 

@@ -95,7 +95,7 @@ def test_a_slice_is_turned_as_it_is_within_the_whole(name: str, pairing: str) ->
     assert all(a is b for a, b in zip(part.parameters(), whole.parameters(), strict=True))
     again = type(part)(**part.options())
     assert again.rotary_dim == 4
-    with refuses(ValueError, f"{whole.name}: q and k must have head_dim=4 lanes; got shape (2, 1, 20, 10)"):
+    with refuses(ValueError, f"{whole.name}: q and k must have head_dim=4 dimensions; got shape (2, 1, 20, 10)"):
         part.rotate_k(x, part.place(pos))
 
 
@@ -107,7 +107,7 @@ def test_a_slice_may_be_taken_before_the_length_is_known() -> None:
 
 
 def test_planes_across_all_lanes_have_no_slice() -> None:
-    with refuses(ValueError, "GRAPEM: planes lie across all lanes", "Turn whole heads"):
+    with refuses(ValueError, "GRAPEM: planes lie across all dimensions", "Rotate whole heads"):
         posenc.GRAPEM(**NEW["grape_m"]).of_slice()
 
 
@@ -238,7 +238,7 @@ def test_polar_lanes_fit_behind_a_turn_but_not_before_one() -> None:
     first = rope.rotate_q(q, rope.place(pos, dtype=torch.float64))
     torch.testing.assert_close(got, pope.rotate_q(first, pope.place(pos, dtype=torch.float64)))
     before = posenc.Compose(pope, rope)
-    with refuses(ValueError, "RoPE: q and k must have head_dim=8 lanes; got shape (1, 2, 20, 16)"):
+    with refuses(ValueError, "RoPE: q and k must have head_dim=8 dimensions; got shape (1, 2, 20, 16)"):
         before.rotate_q(q, before.place(pos))
     with refuses(ValueError, "Compose: at most one member may change the score scale; got ['PoPE', 'T5']"):
         posenc.Compose(pope, posenc.T5(n_heads=4, score_scale=1.0))

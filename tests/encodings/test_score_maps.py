@@ -192,9 +192,9 @@ def test_what_is_refused() -> None:
         cope().place(torch.tensor([0.5]))
     with refuses(ValueError, "DAPE: made for n_heads=2; got scores of 3 heads"):
         rescored(posenc.DAPE(n_heads=2), normal(1, 3, 5, 5), torch.arange(5), None)
-    with refuses(TypeError, "DAPE: adapts a bias, which looks at positions alone; got encoding=RoPE("):
+    with refuses(TypeError, "DAPE: needs a bias, which depends only on positions; got encoding=RoPE("):
         posenc.DAPE(n_heads=2, encoding=posenc.RoPE(head_dim=4))
-    with refuses(TypeError, "by name, the bias is constructed with n_heads=2 alone; got encoding='rope'", "head_dim"):
+    with refuses(TypeError, "a bias given by name is constructed with only n_heads=2; got encoding='rope'", "head_dim"):
         posenc.DAPE(n_heads=2, encoding="rope")
     with refuses(ValueError, "as many heads as the network; got n_heads=2 and ALiBi with n_heads=3"):
         posenc.DAPE(n_heads=2, encoding=posenc.ALiBi(n_heads=3))

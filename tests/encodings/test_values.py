@@ -97,7 +97,7 @@ def test_neutral_hooks_pass_the_same_tensors() -> None:
     rope, alibi = posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4)
     for encoding in (posenc.NoPE(), rope, Compose(rope, alibi), posenc.Mapped(rope, lambda pos: pos / 2)):
         call = make_call(q, q, v, encoding, positions.arange(3), None, False, True, None, None, None, None, 0.0, "auto")
-        assert call.valued() is call
+        assert call.with_rotated_v() is call
         assert encoding.unrotate_out(v, call.placed) is v
 
 
@@ -159,7 +159,7 @@ def test_moving_a_text_changes_nothing() -> None:
 def test_what_is_refused() -> None:
     vo = posenc.VORoPE(head_dim=8)
     placed = vo.place(positions.arange(3))
-    with refuses(ValueError, "VORoPE: v must have head_dim=8 lanes", "(1, 2, 3, 6)"):
+    with refuses(ValueError, "VORoPE: v must have head_dim=8 dimensions", "(1, 2, 3, 6)"):
         vo.rotate_v(normal(1, 2, 3, 6), placed)
     with refuses(ValueError, "VORoPE: out must have a token for each", "(1, 2, 2, 8)"):
         vo.unrotate_out(normal(1, 2, 2, 8), placed)
@@ -192,5 +192,5 @@ def test_any_rotation_may_rotate_values(encoding: posenc.ValueRotary) -> None:
 
 def test_a_rotation_that_changes_lengths_is_refused() -> None:
     for rope in (posenc.RoPE(head_dim=8, attention_factor=1.2), posenc.XPos(head_dim=8)):
-        with refuses(ValueError, "ValueRotary: what rotates must keep the length of vectors", rope.name):
+        with refuses(ValueError, "ValueRotary: the rotation must keep the length of vectors", rope.name):
             posenc.ValueRotary(rope)

@@ -323,7 +323,7 @@ def test_a_configuration_is_inspected_and_kept(loaded):
         (b"{", "is not JSON"),
         (b"[1]", "must be a JSON object; got"),
         (b"\x80\x02}q\x00.", "neither JSON nor the beginning of a .safetensors file"),
-        (b'{"rope_theta": 1, "rope_theta": 2}', "holds a key twice"),
+        (b'{"rope_theta": 1, "rope_theta": 2}', "has the key 'rope_theta' twice"),
         (b'{"rope_theta": NaN}', "not JSON"),
         (b'{"a":' * 40 + b"1" + b"}" * 40, "deeper than 32"),
         (b"[" * 100_000, "deeper than 32"),

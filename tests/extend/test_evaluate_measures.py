@@ -172,7 +172,7 @@ def test_the_guard_on_short_texts_compares_with_none(cost, verdict):
     assert [one.mean for one in costs] == pytest.approx([cost, 0.0])
 
 
-@pytest.mark.parametrize(("saved", "said"), [(0.001, "no kind with any method"), (0.2, "single with none")])
+@pytest.mark.parametrize(("saved", "said"), [(0.001, "none with any method"), (0.2, "single with none")])
 def test_a_needle_that_saves_next_to_nothing_is_not_called_a_help(saved, said):
     # an untrained model saves a thousandth of a bit in every trial, so that its interval does not hold zero
     run, cells = made({"none": 1.0})

@@ -82,7 +82,7 @@ def test_a_cell_of_a_study_interpolates_positions(tmp_path):
 def test_a_cell_without_frequencies_is_read_as_it_is(tmp_path):
     target = find(str(study_cell(tmp_path, "alibi")), None)
     assert target.load(CPU).logits(torch.zeros(1, 200, dtype=torch.int64), 3).shape[:2] == (1, 3)
-    with pytest.raises(ValueError, match="was not trained with rope, so that yarn has nothing to scale"):
+    with pytest.raises(ValueError, match="was not trained with rope, so yarn has nothing to scale"):
         target.stretch("yarn", 2.0)
 
 
@@ -100,7 +100,7 @@ def test_the_tokenizer_of_the_directory_is_used_with_its_first_token(folder, tmp
 
 def test_bytes_beyond_the_vocabulary_are_refused(folder):
     assert find(folder, None).encode(b"ab") == [97, 98]
-    with pytest.raises(ValueError, match="has no tokenizer, so that bytes are its tokens, and its vocabulary of 128"):
+    with pytest.raises(ValueError, match="has no tokenizer, so its tokens would be bytes, but its vocabulary of 128"):
         find(folder, None).encode("é".encode())
 
 

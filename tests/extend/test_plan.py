@@ -243,9 +243,9 @@ def test_new_angles_count_more_than_angles_that_change_with_the_length():
 @pytest.mark.parametrize(
     ("model", "target", "said"),
     [
-        ("deepseek-v3", 163840, "the model reads 163,840 positions already"),
-        ("qwen3-8b", 32768, "the model reads 32,768 positions already"),
-        ("command-r7b", 528384, "the layers that rotate see 4,096 positions at most, so no distance grows"),
+        ("deepseek-v3", 163840, "the model already handles 163,840 positions"),
+        ("qwen3-8b", 32768, "the model already handles 32,768 positions"),
+        ("command-r7b", 528384, "the layers that rotate have a window of 4,096 positions, so no distance grows"),
     ],
 )
 def test_nothing_needs_to_change(model, target, said):
@@ -256,7 +256,7 @@ def test_nothing_needs_to_change(model, target, said):
 def test_what_the_file_ships_counts_from_what_the_model_reads_now():
     found, _ = planned("llama-3.1-8b", 1048576)
     assert (found.trained_len, found.now_len, found.factor, found.step) == (8192, 131072, 128, 8)
-    assert found.reason.startswith("the file ships it; ")
+    assert found.reason.startswith("the file already has it; ")
     plain, _ = planned("qwen3-8b", 131072)  # which declares 40,960 without a scaling
     assert (plain.now_len, plain.step) == (32768, 4)
 
@@ -272,10 +272,10 @@ def test_training_changes_the_order_and_no_number():
 
 def test_it_warns_where_nothing_published_goes_so_far():
     found, _ = planned("llama-3-8b", 1048576)
-    assert found.reason.endswith("published without training for 4 times, 128 are wanted: train, or ask for less.")
+    assert found.reason.endswith("up to factor 4, but 128 is wanted: train the model, or choose a shorter length.")
     eight, _ = planned("qwen3-8b", 262144)
-    assert eight.reason.endswith("for 4 times, 8 are wanted (dual-chunk for 24 times): train, or ask for less.")
-    assert planned("qwen3-8b", 131072)[0].reason.endswith("published without training for 4 times.")
+    assert "up to factor 4, but 8 is wanted (dual-chunk up to 24): train the model, or choose" in eight.reason
+    assert planned("qwen3-8b", 131072)[0].reason.endswith("published without training up to factor 4.")
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_it_warns_where_nothing_published_goes_so_far():
         ("qwen3-8b", {"options": {"window": 32768}}, "window"),
         ("qwen3-8b", {"trained_len": 1}, "at least 2 positions; got 1"),
         ({"model_type": "bloom"}, {}, "does not rotate"),
-        ({"model_type": "llama", "head_dim": 64, "rope_theta": 1e4}, {"trained_len": None}, "names no length"),
+        ({"model_type": "llama", "head_dim": 64, "rope_theta": 1e4}, {"trained_len": None}, "gives no length"),
         ({"model_type": "llama", "head_dim": 64, "rope_theta": -1}, {}, "rope_theta must be above 1"),
     ],
 )

@@ -58,9 +58,9 @@ def test_a_proportional_rotation_keeps_its_type():
 @pytest.mark.parametrize(
     ("method", "options", "said"),
     [
-        ("yarm", {"factor": 4}, "no method is called 'yarm'. Known: linear"),
-        ("self-extend", {"factor": 4}, "no configuration can say Self-Extend"),
-        ("yarn", {}, "give a factor or the length wanted"),
+        ("yarm", {"factor": 4}, "unknown method 'yarm'. Known: linear"),
+        ("self-extend", {"factor": 4}, "no configuration can express Self-Extend"),
+        ("yarn", {}, "neither a factor nor a target length is given"),
         ("yarn", {"factor": 0.5}, "the factor must be from 1 to 10000; got 0.5"),
         ("yarn", {"target_len": 1000}, "at least the trained length 32768; got 1000"),
         ("yarn", {"factor": float("nan")}, "the factor must be"),

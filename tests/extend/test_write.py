@@ -64,7 +64,7 @@ def test_the_lines_for_qwen3(to):
     assert parse(write(longer(), to).text) == parse(LINES[to])
 
 
-# which methods a stack cannot say, with words of the refusal; all others are written
+# which methods a stack cannot express, with words of the refusal; all others are written
 CANNOT = {
     ("dynamic", "vllm"): "once and not for each text",
     ("dynamic", "sglang"): "once and not for each text",
@@ -76,7 +76,7 @@ CANNOT = {
     ("longrope", "unsloth"): "scores",
     ("linear", "torchtitan"): "no scaling for position interpolation",
     ("longrope", "torchtitan"): "no scaling for LongRoPE",
-    **{(method, to): "a tensor of the GGUF file" for method in ("llama3", "longrope") for to in ("llamacpp", "gguf")},
+    **{(method, to): "a tensor in the GGUF file" for method in ("llama3", "longrope") for to in ("llamacpp", "gguf")},
     **{(method, "llamafactory"): "without rope_theta" for method in SAYABLE},
 }
 
@@ -201,7 +201,7 @@ UNREAD = {
     ("truncate", False, "llamacpp"): "does not read truncate.* Nearest: --option truncate=true",
     ("truncate", False, "mlx"): "does not read truncate",
     ("truncate", False, "tensorrt-llm"): "does not read truncate",
-    ("beta_fast", 16.0, "gguf"): "does not read beta_fast.* Nearest: --to llamacpp, whose flags have it",
+    ("beta_fast", 16.0, "gguf"): "does not read beta_fast.* Nearest: --to llamacpp, which has a flag for it",
 }
 
 
@@ -233,13 +233,13 @@ def test_torchtitan_leaves_the_softmax_to_the_user():
 
 
 def test_what_is_unknown_is_a_remark():
-    assert "which length it admits is unknown" in write(longer(), "tensorrt-llm").remarks[-1]
+    assert "its length limit is unknown" in write(longer(), "tensorrt-llm").remarks[-1]
     written = write(longer("yarn", "gemma-3-27b"), "llamacpp")
-    assert any("unknown of sliding_attention" in one for one in written.remarks)
+    assert any("unknown for sliding_attention" in one for one in written.remarks)
     titan = write(longer("yarn", "gemma-3-27b"), "torchtitan").remarks
-    assert "unknown of sliding_attention: rope_scaling, how torchtitan rotates layers" in titan[0]
+    assert "unknown for sliding_attention: rope_scaling, how torchtitan rotates layers" in titan[0]
     deepseek = write(longer("yarn", "deepseek-v3", factor=50.0), "tensorrt-llm")
-    assert any("unknown of full_attention: rope_scaling.mscale_all_dim" in one for one in deepseek.remarks)
+    assert any("unknown for full_attention: rope_scaling.mscale_all_dim" in one for one in deepseek.remarks)
 
 
 def declared(stretched):
@@ -264,7 +264,7 @@ def test_a_model_that_holds_its_language_model():
     assert sglang == own  # replaced there, so that the base is repeated
     file = write(whole, "hf5").whole
     assert (file["image_token_id"], file["text_config"]["rope_parameters"]) == (5, own)
-    with pytest.raises(RefusedError, match="set on the outer configuration only"):
+    with pytest.raises(RefusedError, match="changes only the outer configuration"):
         write(whole, "axolotl")
 
 
@@ -276,7 +276,7 @@ def test_layers_with_a_window_stay_as_they_are():
 
 
 def test_factors_that_stay_in_a_gguf_file():
-    with pytest.raises(RefusedError, match="the factors of llama3 are a tensor of the GGUF file"):
+    with pytest.raises(RefusedError, match="the factors of llama3 are a tensor in the GGUF file"):
         write(longer("yarn", "llama-3.1-8b"), "llamacpp")
 
 

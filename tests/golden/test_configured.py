@@ -259,7 +259,7 @@ NOTHING = [
     ({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_positions": 128}, "positions enter by a learned table"),
     ({"model_type": "mamba", "num_hidden_layers": 2}, "no encoding"),
     ({"model_type": "nobody"}, "model_type must be one of"),
-    ("no-such-model", "no known model is called so"),
+    ("no-such-model", "no known model has this name"),
     ({"model_type": "llama", "head_dim": 6, "rope_theta": "x"}, "rope_theta must be a number"),
 ]
 
@@ -273,7 +273,7 @@ def test_what_has_no_numbers_is_refused_and_nothing_is_written(source, said, tmp
 
 def test_what_is_not_ours_stays(tmp_path):
     (tmp_path / "thesis.tex").write_text("years")
-    with refuses(ValueError, "golden: --out must be new, empty, or written by `posenc golden`", "Name another"):
+    with refuses(ValueError, "golden: --out must be new, empty, or an output of `posenc golden`", "Name another"):
         golden.write_config("llama-2-7b", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

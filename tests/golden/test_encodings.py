@@ -209,7 +209,7 @@ def test_what_is_not_ours_is_not_touched(tmp_path, text):
     (tmp_path / "thesis.tex").write_text("years")
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    with refuses(ValueError, "golden: --out must be new, empty, or written by `posenc golden`", "Name another"):
+    with refuses(ValueError, "golden: --out must be new, empty, or an output of `posenc golden`", "Name another"):
         golden.write(tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years"
     with refuses(ValueError, "must be a directory"):
@@ -218,6 +218,6 @@ def test_what_is_not_ours_is_not_touched(tmp_path, text):
 
 def test_an_implementation_that_is_off_is_not_written(monkeypatch, tmp_path):
     monkeypatch.setattr(posenc.ALiBi, "at", lambda self, h, q, k: 0.0 * (h + q + k))
-    with pytest.raises(RuntimeError, match="bias of alibi must be as its definition"):
+    with pytest.raises(RuntimeError, match="bias of alibi must match its definition"):
         golden.write(tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -108,7 +108,7 @@ def test_models_whose_queries_do_not_grow_have_no_factor(tmp_path):
 def test_positions_of_several_axes_have_no_law(tmp_path):
     mine = {**SIZES, "model_type": "mine", "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3}}
     mine["rope_parameters"]["mrope_section"] = [2, 1, 1]
-    with refuses(ValueError, "positions of one axis; got several", "Remove mrope_section"):
+    with refuses(ValueError, "positions with one axis; got several", "Remove mrope_section"):
         golden.write_config(mine, tmp_path, pairing="half")
 
 

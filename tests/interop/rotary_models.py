@@ -104,16 +104,16 @@ def contents(model: Any) -> dict[Any, Any]:
 @contextlib.contextmanager
 def counting(calls: list[str]) -> Any:
     """Note each turn of queries and keys by posenc."""
-    from posenc.interop.hf import turning
+    from posenc.interop.hf import rotation
 
-    before = turning.Turn.both
+    before = rotation.Rotation.both
 
     def both(self: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append(type(self).__name__)
         return before(self, *args, **kwargs)
 
-    turning.Turn.both = both  # type: ignore[method-assign]
+    rotation.Rotation.both = both  # type: ignore[method-assign]
     try:
         yield
     finally:
-        turning.Turn.both = before  # type: ignore[method-assign]
+        rotation.Rotation.both = before  # type: ignore[method-assign]

@@ -119,14 +119,14 @@ def test_the_key_is_written_where_the_text_is(saved, tmp_path):
 
 def test_a_second_conversion_to_the_same_is_refused(saved, tmp_path):
     convert_checkpoint(saved / "whole", tmp_path / "out", "interleaved")
-    with pytest.raises(ValueError, match="were converted to interleaved before, as their metadata says"):
+    with pytest.raises(ValueError, match="these weights are interleaved already, according to their metadata"):
         convert_checkpoint(tmp_path / "out", tmp_path / "twice", "interleaved")
-    with pytest.raises(ValueError, match="the weights' metadata says interleaved, and of=half differs"):
+    with pytest.raises(ValueError, match="the weights' metadata has interleaved, but of=half differs"):
         convert_checkpoint(tmp_path / "out", tmp_path / "twice", "half", of="half")
     assert not (tmp_path / "twice").exists()
     convert_checkpoint(saved / "deepseek", tmp_path / "deepseek", "half")
     shutil.copy(saved / "deepseek/config.json", tmp_path / "deepseek/config.json")
-    with pytest.raises(ValueError, match="metadata says half, and config.json, with rope_interleave True differs"):
+    with pytest.raises(ValueError, match="metadata has half, but config.json, with rope_interleave True differs"):
         convert_checkpoint(tmp_path / "deepseek", tmp_path / "twice", "interleaved")
 
 
@@ -214,23 +214,23 @@ SPOILT = {
     "a hidden file": (lambda m: spoil_index(m, shard=".x.safetensors"), "may only name"),
     "a pickle": (lambda m: spoil_index(m, shard="model.bin"), "may only name"),
     "a number": (lambda m: spoil_index(m, shard=3), "may only name"),
-    "another file": (lambda m: spoil_index(m, shard="x.safetensors"), "'x.safetensors' is not there"),
-    "a tensor too many": (lambda m: spoil_index(m, extra=True), "the index names 'model.extra', which no file holds"),
-    "a tensor too few": (lambda m: spoil_index(m, less=True), "and the index says otherwise"),
-    "a key twice": (lambda m: spoil_index(m, text='{"weight_map": {}, "weight_map": {}}'), "a key stands there twice"),
+    "another file": (lambda m: spoil_index(m, shard="x.safetensors"), "'x.safetensors' does not exist"),
+    "a tensor too many": (lambda m: spoil_index(m, extra=True), "the index lists 'model.extra', but no file has it"),
+    "a tensor too few": (lambda m: spoil_index(m, less=True), "the index does not list"),
+    "a key twice": (lambda m: spoil_index(m, text='{"weight_map": {}, "weight_map": {}}'), "it has a duplicate key"),
     "no map": (lambda m: spoil_index(m, text='{"weight_map": []}'), "has no weight_map"),
     "a list": (lambda m: spoil_index(m, text="[]"), "must hold a JSON object; got list"),
-    "no JSON": (lambda m: spoil_index(m, text="{"), "is not JSON that can be read"),
-    "too deep": (lambda m: spoil_index(m, text="[" * 100_000), "is not JSON that can be read"),
-    "two indices": (lambda m: (m / "b.safetensors.index.json").write_text("{}"), "it must be clear which weights"),
-    "one file too": (lambda m: (m / "model.safetensors").write_bytes(b""), "it must be clear which weights"),
-    "no index": (lambda m: (m / INDEX).unlink(), "it must be clear which weights .* add the index"),
+    "no JSON": (lambda m: spoil_index(m, text="{"), "is not valid JSON"),
+    "too deep": (lambda m: spoil_index(m, text="[" * 100_000), "is not valid JSON"),
+    "two indices": (lambda m: (m / "b.safetensors.index.json").write_text("{}"), "must have one set of weights"),
+    "one file too": (lambda m: (m / "model.safetensors").write_bytes(b""), "must have one set of weights"),
+    "no index": (lambda m: (m / INDEX).unlink(), "the directory must have one set of weights.* add the index"),
     "a file cut short": (lambda m: os.truncate(next(m.glob("*2-of*.safetensors")), 500), "is damaged or no"),
-    "no tensors at all": (lambda m: next(m.glob("*2-of*.safetensors")).write_bytes(b"junk"), "is damaged or no safe"),
+    "no tensors at all": (lambda m: next(m.glob("*2-of*.safetensors")).write_bytes(b"junk"), "is damaged or not a"),
     "a header too long": (
         lambda m: next(m.glob("*2-of*.safetensors")).write_bytes(struct.pack("<Q", 1 << 60) + b"{}"), "is damaged"
     ),
-    "a configuration twice": (lambda m: (m / "config.json").write_text('{"a": 1, "a": 2}'), "holds a key twice"),
+    "a configuration twice": (lambda m: (m / "config.json").write_text('{"a": 1, "a": 2}'), "has the key 'a' twice"),
     "no configuration": (lambda m: (m / "config.json").unlink(), "there is no config.json"),
 }  # fmt: skip
 
@@ -261,7 +261,7 @@ def test_a_place_that_is_taken_stays_as_it_is(model, tmp_path):
     (tmp_path / "none").mkdir()
     (tmp_path / "second").symlink_to(tmp_path / "none")
     for out in (tmp_path / "file", tmp_path / "full", tmp_path / "link", tmp_path / "second", model):
-        with pytest.raises(ValueError, match="is there and is no empty directory; nothing was touched"):
+        with pytest.raises(ValueError, match="exists and is not an empty directory; nothing was changed"):
             convert_checkpoint(model, out, "interleaved")
     assert (tmp_path / "full/x").read_text() == (tmp_path / "file").read_text() == "mine"
     (tmp_path / "empty").mkdir()
@@ -291,7 +291,7 @@ def test_a_failure_half_way_leaves_nothing(model, tmp_path, monkeypatch, error):
 
 def test_too_little_space_is_told_before_anything_is_written(model, tmp_path, monkeypatch):
     monkeypatch.setattr(conversion.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(ValueError, match="needs [0-9,]+ bytes, and 10 are free"):
+    with pytest.raises(ValueError, match="needs [0-9,]+ bytes, but 10 are free"):
         convert_checkpoint(model, tmp_path / "out", "interleaved")
 
 

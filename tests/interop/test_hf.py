@@ -285,7 +285,7 @@ def test_a_mask_of_the_callers_own_in_deberta():
     with torch.no_grad():
         wanted = model(x, mask).last_hidden_state
         same(posenc.hf.use(model)(x, mask).last_hidden_state, wanted)
-        with pytest.raises(ValueError, match="no room for distances of the caller's own; got relative_pos of shape"):
+        with pytest.raises(ValueError, match="cannot use the caller's own distances; got relative_pos of shape"):
             model(x, mask, relative_pos=torch.zeros(1, LENGTH, LENGTH))
 
 
@@ -317,7 +317,7 @@ def test_dropout_drops_in_training_alone(name):
 def test_attention_weights_are_refused():
     for name in ("t5", "bloom", "mpt"):
         model = posenc.hf.use(built(name))
-        with pytest.raises(ValueError, match="attention weights, which posenc.attend never forms"):
+        with pytest.raises(ValueError, match="cannot return attention weights, because posenc.attend never forms them"):
             model(**asked(model, None), output_attentions=True)
         posenc.hf.restore(model)
         if name != "t5":

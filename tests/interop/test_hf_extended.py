@@ -129,9 +129,9 @@ def test_a_model_that_is_saved_has_the_fields_that_write_writes(method, tmp_path
         ("llama", {"rope_type": "yran", "factor": 2.0}, ValueError, "rope_type must be one of"),
         ("llama", {"rope_type": "yarn", "factor": 0.5}, ValueError, "factor must be at least 1"),
         ("llama", {"rope_type": "linear"}, ValueError, "factor"),
-        ("gemma3", {"rope_type": "linear", "factor": 2.0}, ValueError, "must be by kind, of full_attention"),
+        ("gemma3", {"rope_type": "linear", "factor": 2.0}, ValueError, "must have the kinds full_attention"),
         ("gptj", {"rope_type": "linear", "factor": 2.0}, ValueError, "this model has none"),
-        ("llama", {"rope_parameters": YARN, "vocab_size": 7}, ValueError, "only max_position_embeddings is taken"),
+        ("llama", {"rope_parameters": YARN, "vocab_size": 7}, ValueError, "only max_position_embeddings is allowed"),
         (
             "llama",
             {"rope_parameters": YARN, "max_position_embeddings": 1},

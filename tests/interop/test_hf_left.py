@@ -43,7 +43,7 @@ def test_tables_of_another_kind_are_left():
             return cos * 1.01, sin
 
     model.model.rotary_emb.__class__ = OtherRotaryEmbedding
-    assert "are no cosines and sines of its frequencies" in str(posenc.hf.report(model))
+    assert "are not the cosines and sines of its frequencies" in str(posenc.hf.report(model))
 
 
 def test_frequencies_of_somebody_else_stay():
@@ -53,7 +53,7 @@ def test_frequencies_of_somebody_else_stay():
     rotary.original_inv_freq.mul_(0.7)
     wanted = logits(model, ids)
     same(logits(posenc.hf.use(model), ids), wanted)
-    assert "others than its configuration says, and stay" in str(posenc.hf.report(model))
+    assert "differ from its configuration and are kept" in str(posenc.hf.report(model))
 
 
 def test_a_forward_of_somebody_else_is_left():
@@ -62,6 +62,6 @@ def test_a_forward_of_somebody_else_is_left():
     forward = attention.forward
     attention.forward = lambda *args, **kwargs: forward(*args, **kwargs)
     before = contents(model)
-    with pytest.raises(ValueError, match="LlamaAttention.forward has been replaced by something else"):
+    with pytest.raises(ValueError, match="LlamaAttention.forward has been replaced by other code"):
         posenc.hf.use(model)
     assert contents(model).keys() == before.keys()

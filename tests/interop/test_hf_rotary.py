@@ -171,7 +171,7 @@ def test_frequencies_that_were_cast_are_exact_again():
     model.model.rotary_emb.to(torch.bfloat16)
     assert (logits(model, ids) - wanted).abs().max() > 1e-2
     same(logits(posenc.hf.use(model), ids), wanted)
-    assert "had been cast to torch.bfloat16 and are exact now" in str(posenc.hf.report(model))
+    assert "had been cast to torch.bfloat16; they are exact now" in str(posenc.hf.report(model))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
@@ -226,7 +226,7 @@ def test_roformer(values):
     with counting(turns):
         same(model(ids, **asked).logits.detach(), wanted)
     assert len(turns) == 2 + 2 * values
-    assert "turns queries and keys of 2 attentions by RoPE" in str(posenc.hf.report(model))
+    assert "rotates queries and keys of 2 attention layers by RoPE" in str(posenc.hf.report(model))
     turns.clear()
     with counting(turns):
         assert torch.equal(posenc.hf.restore(model)(ids, **asked).logits, wanted)
@@ -261,7 +261,7 @@ def test_a_tower_that_looks_at_pictures_is_left():
     assert [part.name for part in said.replaced] == ["language_model.rotary_emb"]
     (left,) = [part for part in said.left if "rotary" in part.name]
     assert left.name == "visual.rotary_pos_emb"
-    assert "positions of text" in left.note
+    assert "at text positions" in left.note
 
 
 # ---- compiled

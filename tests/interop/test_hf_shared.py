@@ -71,12 +71,12 @@ def test_tables_that_no_attention_uses_are_not_replaced():
     with counting(calls):
         logits(model, asked(model, None))
     assert calls == []
-    assert "turns" not in str(posenc.hf.report(model))
+    assert "rotates" not in str(posenc.hf.report(model))
 
 
 def test_layers_without_positions_are_not_counted():
     model, calls = posenc.hf.use(rotary("smollm3", no_rope_layers=[1, 0, 1, 0])), []
-    assert "turns queries and keys of 2 attentions by" in str(posenc.hf.report(model))
+    assert "rotates queries and keys of 2 attention layers by" in str(posenc.hf.report(model))
     with counting(calls):
         said(model, text())
     assert len(calls) == 2
@@ -117,7 +117,7 @@ def test_frequencies_that_change_beyond_the_declared_maximum_are_left():
             return super().forward(x, position_ids)
 
     model.model.rotary_emb.__class__ = GrowingRotaryEmbedding
-    with refuses(ValueError, "the tables of GrowingRotaryEmbedding are no cosines and sines of its frequencies"):
+    with refuses(ValueError, "the tables of GrowingRotaryEmbedding are not the cosines and sines of its frequencies"):
         posenc.hf.use(model)
 
 
@@ -204,14 +204,14 @@ def test_the_report_is_of_the_model_as_it_is_now():
     whole = str(posenc.hf.report(model))
     attention = model.model.layers[1].self_attn
     attention.forward = attention.forward
-    assert str(posenc.hf.report(model)) == whole + "; 1 of them have been changed since"
+    assert str(posenc.hf.report(model)) == whole + "; 1 of them were changed since"
     for layer in model.model.layers:
         layer.self_attn.forward = layer.self_attn.forward
     assert posenc.hf.report(model).replaced == ()
     model = posenc.hf.use(built("t5"))
     attention = model.encoder.block[1].layer[0].SelfAttention
     attention.forward = attention.forward
-    assert "1 of them have been changed since" in str(posenc.hf.report(model))
+    assert "1 of them were changed since" in str(posenc.hf.report(model))
 
 
 def test_rope_parameters_without_a_type_are_refused():

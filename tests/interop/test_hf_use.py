@@ -158,14 +158,14 @@ def test_a_step_of_training_is_the_same():
 def test_the_report_says_what_is_replaced():
     model = t5()
     assert [part.name for part in posenc.hf.report(model).left] == ["encoder", "decoder"]
-    assert "posenc.hf.use(model) does so" in str(posenc.hf.report(model))
+    assert "it can be replaced; call posenc.hf.use(model)" in str(posenc.hf.report(model))
     said = posenc.hf.report(posenc.hf.use(model))
     assert said.left == ()
     assert str(said) == (
-        "replaced  encoder: self attention of 2 layers by T5(n_heads=4, n_buckets=8, max_distance=20, "
+        "replaced  encoder: self-attention of 2 layers by T5(n_heads=4, n_buckets=8, max_distance=20, "
         "bidirectional=True, score_scale=1.0)\n"
-        "replaced  decoder: self attention of 2 layers by T5(n_heads=4, n_buckets=8, max_distance=20, "
-        "bidirectional=False, score_scale=1.0), attention to the encoder by NoPE()"
+        "replaced  decoder: self-attention of 2 layers by T5(n_heads=4, n_buckets=8, max_distance=20, "
+        "bidirectional=False, score_scale=1.0), cross-attention by NoPE()"
     )
 
 
@@ -174,7 +174,7 @@ def test_the_report_names_what_transformers_leaves_unread():
     inputs = asked(model, None)
     wanted = logits(model, inputs)
     torch.testing.assert_close(logits(posenc.hf.use(model), inputs), wanted, rtol=0, atol=1e-5)
-    assert "alibi_bias_max=16 is left unread" in str(posenc.hf.report(model))
+    assert "alibi_bias_max=16 is ignored" in str(posenc.hf.report(model))
 
 
 def rotary():
@@ -198,7 +198,7 @@ def test_a_model_beside_others():
     said = posenc.hf.report(model)
     assert [part.name for part in said.replaced] == ["one", "three.model.rotary_emb"]
     assert [str(part) for part in said.left] == [
-        "two: GPT2LMHeadModel is of type 'gpt2', in which posenc replaces nothing: positions enter by a learned table"
+        "two: GPT2LMHeadModel is of type 'gpt2', which posenc.hf does not support: positions enter by a learned table"
     ]
     assert (model["two"].config._attn_implementation, model["three"].config._attn_implementation) == chosen
     assert model["one"].config._attn_implementation != "posenc"
@@ -208,24 +208,24 @@ def test_a_model_beside_others():
 def test_other_models_are_refused():
     with pytest.raises(ValueError, match="^posenc.hf.use: nothing in GPT2LMHeadModel can be replaced") as caught:
         posenc.hf.use(without())
-    assert "GPT2LMHeadModel is of type 'gpt2', in which posenc replaces nothing" in str(caught.value)
+    assert "GPT2LMHeadModel is of type 'gpt2', which posenc.hf does not support" in str(caught.value)
     assert f"Pass a rotary model, or one of these types: {', '.join(posenc.hf.MODEL_TYPES)}." in str(caught.value)
-    with pytest.raises(ValueError, match="it holds no model of transformers"):
+    with pytest.raises(ValueError, match="it contains no model of transformers"):
         posenc.hf.use(nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("longt5", "block by block"),
+        ("longt5", "attends in blocks"),
         ("deberta", "in one tensor"),
-        ("mpnet", "in code of its own"),
+        ("mpnet", "with its own code"),
     ],
 )
 def test_types_that_are_left_say_why(kind, why):
     fields = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 1, "num_layers": 1, "n_layer": 1}
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(kind, **fields))
-    with pytest.raises(ValueError, match=f"is of type '{kind}', in which posenc replaces nothing") as caught:
+    with pytest.raises(ValueError, match=f"is of type '{kind}', which posenc.hf does not support") as caught:
         posenc.hf.use(model)
     assert why in str(caught.value)
 
@@ -264,7 +264,7 @@ def with_hook(model, path):
 REFUSED = {
     "a forward of somebody else's": (
         lambda: with_hook(bloom(), "transformer.h.1.self_attention"),
-        "BloomAttention.forward has been replaced by something else",
+        "BloomAttention.forward has been replaced by other code",
     ),
     "the same in MPT": (
         lambda: with_hook(mpt(), "transformer.blocks.0.attn"),
@@ -276,12 +276,12 @@ REFUSED = {
     ),
     "an attention of its own": (
         lambda: with_attention_of_its_own(t5()),
-        "encoder: T5Attention calls no attention function of transformers",
+        "encoder: T5Attention does not call transformers' attention functions",
     ),
-    "sums in another order": (lambda: bloom(pretraining_tp=2, slow_but_exact=True), "slow_but_exact asks for"),
+    "sums in another order": (lambda: bloom(pretraining_tp=2, slow_but_exact=True), "with slow_but_exact it must sum"),
     "buckets without room": (
         lambda: deberta(position_buckets=6, max_relative_positions=4),
-        "posenc.DeBERTa does not take its options: DeBERTa: max_distance must be at least 5",
+        "posenc.DeBERTa refuses its options: DeBERTa: max_distance must be at least 5",
     ),
 }
 
@@ -300,7 +300,7 @@ def test_a_stack_that_cannot_be_routed_is_left_alone():
     said = posenc.hf.report(posenc.hf.use(model))
     assert [part.name for part in said.replaced] == ["decoder"]
     assert [str(part) for part in said.left] == [
-        "encoder: its table of biases is no plain nn.Embedding, but Sequential"
+        "encoder: its table of biases is not a plain nn.Embedding but Sequential"
     ]
 
 

@@ -375,7 +375,7 @@ def test_the_guide_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     turn, args = Turn(posenc.RoPE(head_dim=HEAD_DIM)), given(9, batched=False, batch=2)
-    with refuses(ValueError, "posenc.interop.onnx.export: opset_version must be 23 or later", "got 22"):
+    with refuses(ValueError, "posenc.interop.onnx.export: opset_version must be at least 23", "got 22"):
         export(turn, args, opset_version=22)
     with refuses(ValueError, "posenc.interop.onnx: max_len must be at least 1", "got 0", "None"):
         export(turn, args, max_len=0)

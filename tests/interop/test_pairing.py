@@ -192,7 +192,7 @@ def test_layers_for_several_tokens_turn_like_the_others():
     assert all(torch.equal(out[name], out[name.replace("mtp.layers.0", "model.layers.2")]) for name in apart)
     smollm3 = configuration("smollm3", no_rope_layers=[1, 0, 1])
     behind = {"model.layers.3.self_attn.q_proj.bias": torch.zeros(32)}
-    with pytest.raises(ValueError, match="is of a layer behind the last, and the layers of this model differ"):
+    with pytest.raises(ValueError, match="is of a layer after the last, and the layers of this model differ"):
         convert_pairing(weights(build(smollm3)) | behind, smollm3.to_dict(), "interleaved")
 
 
@@ -231,7 +231,7 @@ def test_a_type_nobody_knows_needs_its_pairing_and_plain_names():
         convert_pairing(llama(), config, "interleaved")
     out = convert_pairing(llama(), config, "interleaved", of="half")
     assert out[f"{ATTENTION}.k_proj.weight"][:, 0].tolist() == HALF_TO_INTERLEAVED
-    with pytest.raises(ValueError, match="is not understood as brandnew has them"):
+    with pytest.raises(ValueError, match="do not match the layout of brandnew"):
         convert_pairing(renamed(q_proj="query"), config, "interleaved", of="half")
 
 

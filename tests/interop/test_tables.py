@@ -187,14 +187,14 @@ def changed(swin, path, fields=(), drop=(), **tensors):
 
 
 REFUSED = {
-    "another type": ({"fields": {"model_type": "llama"}}, "knows the tables of t5, mt5", "got model_type='llama'"),
+    "another type": ({"fields": {"model_type": "llama"}}, "reads the tables of t5, mt5", "got model_type='llama'"),
     "no type": ({"fields": {"model_type": None}}, "got model_type=None"),
     "a list for a type": ({"fields": {"model_type": ["swin"]}}, "got model_type=list of 1 entries"),
     "a tensor is missing": ({"drop": [TABLE]}, f"{TABLE[:40]}", "is missing"),
-    "another window": ({"fields": {"window_size": 5}}, "must be a floating tensor (81, 2)", "got F32 (49, 2)"),
+    "another window": ({"fields": {"window_size": 5}}, "must be a floating tensor of shape (81, 2)", "got F32 (49, 2)"),
     "two models": (
         {f"teacher.{TABLE.replace('1.blocks.1', '0.blocks.0')}": torch.zeros(49, 2)},
-        "it must be clear which table is meant",
+        "the checkpoint must have one such table",
     ),
     "whole numbers": ({TABLE: torch.zeros(49, 4, dtype=torch.int64)}, "must be a floating tensor", "got I64"),
     "NaN": ({TABLE: torch.full((49, 4), torch.nan)}, "must be finite"),
@@ -202,10 +202,20 @@ REFUSED = {
 }
 SETTINGS = {
     "a huge window": ({"window_size": 10**9}, ValueError, "window_size must be from 1 to 256"),
-    "no window": ({"window_size": None}, ValueError, "window_size must stand in the file", "Add window_size"),
+    "no window": (
+        {"window_size": None},
+        ValueError,
+        "window_size is missing, and the position encoding",
+        "Add window_size",
+    ),
     "a window in words": ({"window_size": "7"}, TypeError, "window_size must be an integer"),
     "no list": ({"depths": 3}, TypeError, "depths must be a list"),
-    "no depths": ({"depths": [1]}, ValueError, "depths and num_heads must be equally long", "got 1 and 2"),
+    "no depths": (
+        {"depths": [1]},
+        ValueError,
+        "depths and num_heads must both have one entry for each stage",
+        "got 1 and 2",
+    ),
     "endless layers": ({"depths": [1, 10**9]}, ValueError, "depths[1] must be from 1 to 10000"),
 }
 
@@ -227,7 +237,7 @@ def test_settings_that_no_model_can_have_are_refused(case, swin, tmp_path):
 def test_a_model_without_the_table_is_refused(swin, tmp_path):
     (tmp_path / "config.json").write_text((swin / "config.json").read_text())
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with refuses(ValueError, "load_tables: ", "holds no table of swin"):
+    with refuses(ValueError, "load_tables: ", "has no table of swin"):
         load_tables(tmp_path)
 
 
@@ -235,7 +245,7 @@ def test_a_truncated_file_is_refused(swin, tmp_path):
     path = changed(swin, tmp_path)
     data = (path / "model.safetensors").read_bytes()
     (path / "model.safetensors").write_bytes(data[:-7])
-    with refuses(ValueError, "load_tables: 'model.safetensors' is damaged or no safetensors"):
+    with refuses(ValueError, "load_tables: 'model.safetensors' is damaged or not a safetensors"):
         load_tables(path)
 
 
@@ -252,7 +262,7 @@ def test_pickles_are_not_opened(swin, tmp_path):
     with refuses(ValueError, "load_tables: the checkpoint must be a directory or a file in safetensors"):
         load_tables(tmp_path / "pytorch_model.bin")
     (tmp_path / "model.safetensors").write_bytes((tmp_path / "pytorch_model.bin").read_bytes())
-    with refuses(ValueError, "load_tables: 'model.safetensors' is damaged or no safetensors"):
+    with refuses(ValueError, "load_tables: 'model.safetensors' is damaged or not a safetensors"):
         load_tables(tmp_path)
 
 
@@ -280,7 +290,7 @@ def test_deberta_without_a_product_is_refused(given, said, tmp_path):
     written(DebertaV2Model(DebertaV2Config(**DEBERTA | CHANGES["version 3"])), tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text()) | {"pos_att_type": given}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    with refuses(ValueError, "load_tables: layers have a table where", f"pos_att_type={said}. Correct the file"):
+    with refuses(ValueError, "load_tables: layers have a table only if", f"pos_att_type={said}. Correct the file"):
         load_tables(tmp_path)
 
 

@@ -113,9 +113,9 @@ def test_what_is_no_norm_of_heads(name: str) -> None:
     for junk in (Other(6), nn.LayerNorm(6), nn.RMSNorm(6, elementwise_affine=False), torch.ones(6), Qwen3RMSNorm(6)):
         with refuses(TypeError, f"RoPE: {name} must be a posenc.Norm or a torch.nn.RMSNorm with a weight", "got "):
             rope.rotate(x, x.clone(), placed, **{name: junk})
-    words = f"RoPE: {name} must have one factor for each lane of a head, on its device; got a wei"
+    words = f"RoPE: {name} must have one factor for each dimension of a head, on its device; got a wei"
     for norm in (Norm(torch.ones(5)), Norm(torch.ones(1)), nn.RMSNorm((2, 6)), Norm(torch.ones(6).to("meta"))):
         with refuses(ValueError, words):
             rope.rotate(x, x.clone(), placed, **{name: norm})
-    with refuses(ValueError, "q_norm, k_norm and backend are for turning forwards"):
+    with refuses(ValueError, "q_norm, k_norm and backend apply only to a plain forward rotation"):
         rope.rotate(x, x.clone(), placed, inverse=True, **{name: Norm(torch.ones(6))})

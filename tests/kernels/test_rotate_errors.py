@@ -34,7 +34,7 @@ def test_two_devices(backend: str) -> None:
             rope.rotate(*given, backend=backend)
         with refuses(ValueError, words):
             rope.rotate_(*given, backend=backend)
-    with refuses(ValueError, "RoPE: out must be on the device of what is turned; got meta for q on cpu"):
+    with refuses(ValueError, "RoPE: out must be on the device of q and k; got meta for q on cpu"):
         rope.rotate(q, k, placed, out=(there[0], k), backend=backend)
 
 
@@ -46,16 +46,16 @@ def test_two_dtypes(backend: str) -> None:
     with refuses(TypeError, "RoPE: q and k must have one dtype"):
         rope.rotate_(q.double(), k, placed, backend=backend)
     for kind in (torch.int32, torch.bool, torch.complex64):
-        with refuses(TypeError, f"RoPE: q and k must be floating, because a turn has fractions; got {kind}. Cast"):
+        with refuses(TypeError, f"RoPE: q and k must be floating-point, to hold a rotation; got {kind}. Cast"):
             rope.rotate(q.to(kind), k.to(kind), placed, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_shapes_that_do_not_fit(backend: str) -> None:
     rope, placed, q, k = call()
-    with refuses(ValueError, "RoPE: q and k must have head_dim=8 lanes; got shape (2, 4, 4, 6)"):
+    with refuses(ValueError, "RoPE: q and k must have head_dim=8 dimensions; got shape (2, 4, 4, 6)"):
         rope.rotate(q[..., :6], k, placed, backend=backend)
-    with refuses(ValueError, "RoPE: q and k must have head_dim=8 lanes; got shape (2, 2, 4, 1)"):
+    with refuses(ValueError, "RoPE: q and k must have head_dim=8 dimensions; got shape (2, 2, 4, 1)"):
         rope.rotate(q, k[..., :1], placed, backend=backend)
     for bad in ((q[:, :, :3], k), (q, k[:, :, :1]), (q.transpose(1, 2)[:, :3].contiguous(), k)):
         if bad[0].shape[2] == N == bad[1].shape[2]:
@@ -69,7 +69,7 @@ def test_shapes_that_do_not_fit(backend: str) -> None:
         rope.rotate(q, k, many, backend=backend)
     with refuses(ValueError, "RoPE: q and k must have a token for each of their positions"):
         rope.rotate(q[0], k[0], many, backend=backend)
-    with refuses(ValueError, "With a cache, k_placed is for all keys that are given"):
+    with refuses(ValueError, "With a cache, k_placed must cover all keys passed"):
         rope.rotate(q[:, :, 3:], k, rope.place(positions.arange(1, start=3)), backend=backend)
     with refuses(ValueError, "RoPE: q and k must be"):
         rope.rotate(q[0, 0, 0], k[0, 0, 0], placed, backend=backend)
@@ -81,11 +81,11 @@ def test_heads_that_are_no_multiple_of_the_tables(backend: str) -> None:
     placed = mixed.place(positions.grid(2, 2))
     for q_heads, k_heads in ((4, 3), (3, 4), (6, 2), (0, 3)):
         q, k = torch.zeros(1, q_heads, N, 8), torch.zeros(1, k_heads, N, 8)
-        with refuses(ValueError, "MixedRoPE: has numbers of its own for n_kv_heads=3 key heads", "got shape (1, "):
+        with refuses(ValueError, "MixedRoPE: has separate tables for each of n_kv_heads=3 key heads", "got shape (1, "):
             mixed.rotate(q, k, placed, backend=backend)
-        with refuses(ValueError, "MixedRoPE: has numbers of its own for n_kv_heads=3 key heads"):
+        with refuses(ValueError, "MixedRoPE: has separate tables for each of n_kv_heads=3 key heads"):
             mixed.rotate_(q, k, placed, backend=backend)
-    with refuses(ValueError, "MixedRoPE: has numbers of its own for n_kv_heads=3 key heads"):
+    with refuses(ValueError, "MixedRoPE: has separate tables for each of n_kv_heads=3 key heads"):
         mixed.rotate(torch.zeros(3, N, 8), torch.zeros(3, N, 8), placed, backend=backend)
 
 
@@ -97,13 +97,9 @@ def test_memory_of_another_kind(learned: bool, backend: str) -> None:
     rope = posenc.RoPE(head_dim=8, trainable=learned)
     placed = rope.place(positions.arange(N))
     slots = torch.zeros_like(q), torch.zeros_like(k)
-    with refuses(
-        ValueError, "RoPE: out must have the shapes of what is turned; got (2, 4, 5, 8) for q of (2, 4, 4, 8)"
-    ):
+    with refuses(ValueError, "RoPE: out must have the shapes of q and k; got (2, 4, 5, 8) for q of (2, 4, 4, 8)"):
         rope.rotate(q, k, placed, out=(torch.zeros(2, 4, 5, 8), slots[1]), backend=backend)
-    with refuses(
-        ValueError, "RoPE: out must have the shapes of what is turned; got (1, 2, 4, 8) for k of (2, 2, 4, 8)"
-    ):
+    with refuses(ValueError, "RoPE: out must have the shapes of q and k; got (1, 2, 4, 8) for k of (2, 2, 4, 8)"):
         rope.rotate(q, k, placed, out=(slots[0], slots[1][:1]), backend=backend)
     lower = torch.zeros_like(q), torch.zeros_like(k, dtype=torch.bfloat16)  # a cache of another precision
     wanted = rope.rotate(q, k, placed, backend=backend)
@@ -165,14 +161,14 @@ def test_a_backend_that_is_not_there(backend: str, where: str) -> None:
 def test_a_backend_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     rope, placed, q, k = call()
     if not torch.cuda.is_available():
-        with refuses(ValueError, "rotate: backend 'triton' cannot be used here: ", "Leave the choice to 'auto'.") as _:
+        with refuses(ValueError, "rotate: backend 'triton' cannot be used here: ", "Pass backend='auto'.") as _:
             rope.rotate(q, k, placed, backend="triton")
     wide = rope.place(placed.pos, dtype=torch.float64)
     for dtype in (torch.bfloat16, torch.float16):
         assert not able("numba", dtype, torch.float64)
         for given in ((wide, wide), (placed, wide), (wide, placed)):
-            words = f"rotate: backend 'numba' cannot be used here: has no arithmetic for {dtype} by tables of"
-            with refuses(ValueError, words, "torch.float64. Leave the choice to 'auto'."):
+            words = f"rotate: backend 'numba' cannot be used here: it does not support {dtype} with tables of"
+            with refuses(ValueError, words, "torch.float64. Pass backend='auto'."):
                 rope.rotate(q.to(dtype), k.to(dtype), *given, backend="numba")
             got = rope.rotate(q.to(dtype), k.to(dtype), *given)
             for x, y, p in zip((q, k), got, given, strict=True):
@@ -182,9 +178,7 @@ def test_a_backend_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     exact(k, *tables(wide), pairing="half").holds(mixed[1], torch.float64)
     for backend in ("numba", "blocked"):
         for given in ((q.mT.contiguous().mT, k), (q, k.mT.contiguous().mT)):
-            with refuses(
-                ValueError, f"rotate: backend {backend!r} turns (batch, heads, seq, head_dim) whose lanes lie"
-            ):
+            with refuses(ValueError, f"rotate: backend {backend!r} requires ", "with contiguous head dimensions"):
                 rope.rotate(*given, placed, backend=backend)
 
 
@@ -196,9 +190,9 @@ def test_what_a_subclass_turns_by_itself() -> None:
     wanted = plane.rotate(q, k, placed)
     plane.rotate_(q, k, placed)
     assert torch.equal(q, wanted[0])
-    with refuses(ValueError, "GRAPEM: q_norm, k_norm and backend are for turning forwards"):
+    with refuses(ValueError, "GRAPEM: q_norm, k_norm and backend apply only to a plain forward rotation"):
         plane.rotate(q, k, placed, q_norm=Norm(torch.ones(8)))
-    with refuses(ValueError, "GRAPEM: q_norm, k_norm and backend are for turning forwards"):
+    with refuses(ValueError, "GRAPEM: q_norm, k_norm and backend apply only to a plain forward rotation"):
         plane.rotate_(before, k, placed, backend="blocked")
 
 
@@ -210,5 +204,5 @@ def test_turning_back_is_turning_back() -> None:
     rope.rotate(*turned, placed, inverse=True, out=slots)
     torch.testing.assert_close(slots[0], q, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(slots[1], k, rtol=1e-6, atol=1e-6)
-    with refuses(ValueError, "RoPE: out must have the shapes of what is turned"):
+    with refuses(ValueError, "RoPE: out must have the shapes of q and k"):
         rope.rotate(*turned, placed, inverse=True, out=(slots[1], slots[1]))

@@ -282,9 +282,9 @@ assert "numba" not in sys.modules
     message = alone(code, timeout=120)
     assert message.startswith("rotate: backend 'numba' cannot be used here: ")
     assert message.count("\n") == 1
-    assert "Leave the choice to 'auto'." in message
+    assert "Pass backend='auto'." in message
     if how == "missing":
-        assert "numba is not installed; pip install 'posenc[fast]' brings it" in message
+        assert "numba is not installed; run pip install 'posenc[fast]'" in message
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_kernel_in_the_interpreter(pytestconfig: pytest.Config) -> None:
 
 
 def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "GPUs alone" in (backend.refuses(jobs_of(1)) or "")
+    assert "only on GPUs" in (backend.refuses(jobs_of(1)) or "")
     monkeypatch.setattr(backend, "interprets", lambda: True)  # as if the tensors were where they could be run
     monkeypatch.setattr(backend, "_installed", lambda: True)
     assert "int32" in (backend.refuses(jobs_of(1, dtype=torch.int32)) or "")
@@ -117,7 +117,7 @@ def compile_for(arch: int, jobs: list[Job], pairing: Any) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from posenc.kernels.triton_code import turn
+    from posenc.kernels.triton_code import rotate
 
     kinds = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64"}
     _, numbers, warps = backend.lay_out(jobs, pairing, "first")
@@ -125,7 +125,7 @@ def compile_for(arch: int, jobs: list[Job], pairing: Any) -> Any:
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
-    for i, (parameter, value) in enumerate(zip(turn.params, values, strict=True)):
+    for i, (parameter, value) in enumerate(zip(rotate.params, values, strict=True)):
         if isinstance(value, Tensor):
             signature[parameter.name] = kinds[value.dtype]
         elif parameter.is_constexpr or value is None:
@@ -135,7 +135,7 @@ def compile_for(arch: int, jobs: list[Job], pairing: Any) -> Any:
             signature[parameter.name] = "i32"
         if isinstance(value, Tensor) or (value % 16 == 0 and not parameter.do_not_specialize):
             attributes[(i,)] = [["tt.divisibility", 16]]
-    source = ASTSource(fn=turn, signature=signature, constexprs=constants, attrs=attributes)
+    source = ASTSource(fn=rotate, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": warps, "enable_fp_fusion": True}
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 

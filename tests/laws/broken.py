@@ -106,7 +106,7 @@ class TurnsBackTooLittle(posenc.RoPE):
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         tables = [(p.parts[0], -p.parts[1]) for p in (placed, k_placed)]
-        return self._turn(q, tables[0]), self._turn(k, tables[1])
+        return self._rotate(q, tables[0]), self._rotate(k, tables[1])
 
 
 class TakesAnything(posenc.RoPE):

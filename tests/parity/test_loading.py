@@ -34,7 +34,7 @@ WRONG = {
     "how it is known": (lambda f: f["parameters"]["theta"].update(seen="guessed"), "seen must be one of read, run"),
     "a kind": (lambda f: f.update(notes="none"), "notes must be"),
     "a gate": (lambda f: f["length"].update(gate="maybe"), r"length\.gate must be one of refuses"),
-    "another version": (lambda f: f.update(version="0.34.0"), r"are of vllm-0\.34\.0\.json"),
+    "another version": (lambda f: f.update(version="0.34.0"), r"belong to vllm-0\.34\.0\.json"),
 }
 
 

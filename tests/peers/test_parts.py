@@ -80,13 +80,13 @@ def test_the_commands_say_it(tmp_path, capsys):
     fields["decoder"]["rope_parameters"]["rope_theta"] = 0.5
     (found,) = judge(fields).findings
     assert (found.key, found.layers) == ("decoder.rope_theta", ("decoder sliding_attention", "decoder full_attention"))
-    with refuses(ValueError, "must be of one model; got 't5gemma' with the parts 'decoder' ('t5_gemma", "['decoder']"):
+    with refuses(ValueError, "must be of one model; got 't5gemma' with parts 'decoder' ('t5_gemma", "['decoder']"):
         posenc.RoPE.from_config(tmp_path)
 
 
 def test_parts_that_stand_for_none_of_them_are_named():
     written = plain(CONFIG_MAPPING["bark"]().to_dict())
-    said = ("got 'bark' with the parts 'semantic_config' ('semantic')", "Pass one, as posenc.config.read(source)['sema")
+    said = ("got 'bark' with parts 'semantic_config' ('semantic')", "such as posenc.config.read(source)['sema")
     for reader in (inspect, posenc.PerLayer.from_config, config.rotary, config.layer_types):
         with refuses(ValueError, "config: a configuration must be of one model; ", *said):
             reader(written)

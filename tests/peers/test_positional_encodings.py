@@ -51,7 +51,7 @@ def test_three_axes_are_theirs(d_model):
 @pytest.mark.parametrize("d_model", [7, 8])
 def test_three_axes_with_too_few_lanes_are_refused(d_model):
     """With 4 lanes for each of the first two axes, the third has none: they leave it out, we say so."""
-    with pytest.raises(ValueError, match="each of n_axes=3 axes needs lanes of its own"):
+    with pytest.raises(ValueError, match="each of n_axes=3 axes needs 4 dimensions of its own"):
         posenc.SinusoidalND(d_model=d_model, n_axes=3)
     theirs = peer.PositionalEncoding3D(d_model)(torch.zeros(1, 2, 2, 5, d_model))
     assert torch.equal(theirs, theirs[:, :, :, :1].expand_as(theirs))

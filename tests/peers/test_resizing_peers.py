@@ -113,11 +113,11 @@ def test_rows_behind_those_kept_are_torchs(rule, corners):
         (lambda: table().resized(3, 3, rule={"mode": "bicubic", "corners": True}), "a mapping of mode, antialias"),
         (
             lambda: table().resized(3, 3, rule={"mode": "bicubic", "offset": 1.0}),
-            "an offset must leave the size (3, 3)",
+            "an offset must keep the size (3, 3)",
         ),
         (lambda: clip().resized(9, rule="timm"), "Learned: rule must be 'ends', 'cells', 'steps'"),
-        (lambda: clip().resized(248, keep=77), "keep must leave rows to stretch, of the 77 that there are"),
-        (lambda: clip().resized(20, keep=20), "of the 20 that are wanted; got keep=20"),
+        (lambda: clip().resized(248, keep=77), "keep must leave rows to stretch, both of the 77 old rows"),
+        (lambda: clip().resized(20, keep=20), "of the 20 new ones; got keep=20"),
     ],
 )
 def test_unknown_rules_name_the_others(call, words):

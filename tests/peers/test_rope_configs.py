@@ -292,7 +292,7 @@ def test_kinds_of_layers_that_are_left_out_are_filled_in_as_theirs(name):
         if not listed:
             return
         sparse = {key: value for key, value in written.items() if key not in ("layer_types", "layers_block_type")}
-        if name in config.kinds.UNTOLD:
+        if name in config.kinds.UNLISTED:
             with pytest.raises(ValueError, match="layer_types is missing"):
                 config.layer_types(sparse)
             return

@@ -217,7 +217,7 @@ def test_hunyuan_vl_parts_the_lanes_of_a_pair():
     written = finite(theirs.to_dict())
     found = config.rotary(written)
     assert (found.sections, found.layout) == ((8, 8, 8, 8), "doubled")
-    with refuses(ValueError, "MRoPE: ", "its two lanes read different axes", "hunyuan_vl_text"):
+    with refuses(ValueError, "MRoPE: ", "its two dimensions read different axes", "hunyuan_vl_text"):
         posenc.MRoPE.from_config(written)
     assert posenc.PerLayer.from_config(written).n_axes == 1
 

@@ -160,7 +160,7 @@ def test_biases_are_those_that_a_used_model_runs(build):
 @pytest.mark.parametrize("kind", unrotated.KINDS)
 def test_each_type_is_named_and_has_no_pairing(kind):
     said = f"{kind} does not rotate by one position, so it has no pairing of dimensions; positions enter by "
-    with refuses(ValueError, said + unrotated.KINDS[kind].said):
+    with refuses(ValueError, said + unrotated.KINDS[kind].means):
         posenc.RoPE.from_config({"model_type": kind, "head_dim": 8, "alibi": True}, pairing="half")
 
 
@@ -181,7 +181,7 @@ def test_the_commands_say_it(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("fields", "kind", "words"),
     [
-        ({"model_type": "bloom", "n_layer": 2}, ValueError, "num_attention_heads must stand in the file"),
+        ({"model_type": "bloom", "n_layer": 2}, ValueError, "num_attention_heads is missing"),
         ({"model_type": "bloom", "n_layer": 2, "n_head": "4"}, TypeError, "n_head"),
         (DEBERTA | {"max_relative_positions": "16"}, TypeError, "max_relative_positions"),
         (DEBERTA | {"position_buckets": []}, TypeError, "position_buckets"),
@@ -196,7 +196,7 @@ def test_the_commands_say_it(tmp_path, capsys):
         (
             DEBERTA | {"max_position_embeddings": 1 << 24},
             ValueError,
-            "tables of deberta must hold at most 1,073,741,824",
+            "tables of deberta must have at most 1,073,741,824",
         ),
     ],
 )

@@ -36,7 +36,7 @@ def test_tasks_alone_are_answered_by_the_seeds_that_solve_them():
         f"{lines} no seed by sinusoidal on copy and copy@randomised, rope on all 4 tasks, nope on parity and flip_flop."
     )
     assert rest.endswith(
-        "the study cannot tell everything: seeds disagree about alibi on copy, too little training for alibi on parity."
+        "some of this is open: seeds disagree about alibi on copy, too little training for alibi on parity."
     )
 
 
@@ -50,14 +50,14 @@ def test_text_and_tasks_stand_in_the_same_sentences():
 @pytest.mark.parametrize(("change", "keeps"), [(0.04, True), (-0.2, True), (0.06, False)])
 def test_a_loss_is_kept_up_to_its_limit(change, keeps):
     study = make_study({"nope": (2.0, 2.0, 2.0, 2.0, 2.9), "alibi": (2.3, 2.3, 2.3, 2.3, 2.3 + change)}, noise=0)
-    assert answered(study)[0].startswith("alibi" if keeps else "No encoding that was trained far enough keeps its loss")
+    assert answered(study)[0].startswith("alibi" if keeps else "No sufficiently trained encoding keeps its loss")
     assert ("alibi" in answered(study)[0]) is keeps
 
 
 def test_seeds_that_disagree_are_open_and_in_neither_list():
     cells = [make_cell("alibi", 0, (2.3,) * 5, 0), make_cell("alibi", 1, (2.3, 2.3, 2.3, 2.3, 2.38), 0)]
     keeps, breaks, rest = answered((make_run(["alibi"]), cells))
-    assert keeps.startswith("No encoding that was trained far enough keeps its loss on text within 0.05")
+    assert keeps.startswith("No sufficiently trained encoding keeps its loss on text within 0.05")
     assert "alibi" not in breaks
     assert "seeds disagree about alibi on text" in rest
 
@@ -69,7 +69,7 @@ def test_undertrained_missing_and_single_seeds_are_said():
     rest = answered((run, cells), missing=3)[2]
     assert "too little training for alibi on text, rope on copy" in rest or "rope on copy, alibi on text" in rest
     assert "3 cells are missing" in rest
-    assert rest.endswith("a single seed cannot show how much seeds differ.")
+    assert rest.endswith("a single seed does not show how much seeds differ.")
 
 
 @pytest.mark.parametrize("run", [{}, make_run(["rope"]), make_task_study()[0]])
@@ -83,10 +83,10 @@ def test_nothing_trained_far_enough_names_no_encoding_as_kept_or_broken():
         cell["undertrained"] = True
     keeps, breaks, rest = answered((run, cells))
     assert keeps == (
-        "On text nothing that was trained far enough was measured past the trained length; "
-        "on the tasks nothing that was trained far enough was measured past the trained length."
+        "On text no sufficiently trained encoding was measured past the trained length; "
+        "on the tasks no sufficiently trained encoding was measured past the trained length."
     )
-    assert breaks == "So the study cannot tell who breaks."
+    assert breaks == "So the study cannot show which encodings break."
     assert "too little training for" in rest
 
 
@@ -97,7 +97,7 @@ def test_a_dearest_step_is_named_only_where_seeds_bear_it_out():
     assert answered((run, cells))[2] == "A training step costs 1.25× to 1.26× that of nope."
     for cell in cells:
         cell["step_ms"] = 40.0 + cell["seed"]
-    assert answered((run, cells))[2] == "No training step is seen to cost more or less than that of nope."
+    assert answered((run, cells))[2] == "No training step differs measurably in cost from that of nope."
 
 
 def test_of_several_sizes_the_first_is_named():

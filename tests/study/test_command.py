@@ -131,7 +131,7 @@ def test_ctrl_c_writes_the_report(tmp_path, prose):
     code, out, err = finish(process, timeout=60)
     assert code == 130
     assert "Traceback" not in out + err
-    assert "the same command goes on" in out
+    assert "the same command resumes" in out
     assert json.loads((tmp_path / "s/run.json").read_text())["status"] == "interrupted"
     assert "interrupted" in (tmp_path / "s/report.html").read_text().lower()
 
@@ -213,9 +213,9 @@ def test_workers_that_anyone_starts_do_the_cells_of_a_plan(tmp_path, prose):
     ("plan", "said"),
     [
         ("encodings = [", "cannot read plan.toml"),
-        ('encoding = ["rope"]', "says encoding = ['rope']. A plan may say: text (list)"),
-        ("seeds = true", "says seeds = True"),
-        ('steps = 5\nbudget = "10s"', "gives a budget and steps"),
+        ('encoding = ["rope"]', "contains encoding = ['rope']. A plan may contain: text (list)"),
+        ("seeds = true", "contains seeds = True"),
+        ('steps = 5\nbudget = "10s"', "contains both budget and steps"),
         ('task = ["copy"]\n[lengths.copy]\ntrain = [0]', "lengths.copy.train must list lengths of copy"),
         ('budget = "soon"', "must be a time above zero"),
     ],

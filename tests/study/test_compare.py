@@ -83,5 +83,5 @@ def test_pairs_are_compared_where_both_were_tested(tmp_path, case):
 
 
 def test_a_path_that_is_no_study_is_named(two, tmp_path):
-    with pytest.raises(ValueError, match="^study: .*nowhere is not a directory, so it is no study"):
+    with pytest.raises(ValueError, match="^study: .*nowhere is not a directory, so it is not a study"):
         compare(two[0], tmp_path / "nowhere")

@@ -75,23 +75,29 @@ def test_a_size_has_a_head_for_each_sixteen_of_its_width():
     ("bad", "said"),
     [
         ({"train_len": 1}, r"--train-len must lie in 2..65536.*got 1"),
-        ({"train_len": 5000}, r"2..4096 where tests go to 16 times it; got 5000"),
+        ({"train_len": 5000}, r"2..4096 if --test-len is left out; got 5000"),
         ({"test_lens": (1,)}, r"--test-len must lie in 2..65536; got 1, 64"),
         ({"test_lens": (10**6,)}, "got 64, 1000000"),
         ({"seeds": 0}, r"--seeds must lie in 1..100; got 0"),
         ({"budget_s": 0.0}, "--budget must be a positive time such as 240s; got 0s"),
         ({"encodings": ("rpoe",)}, "unknown encoding 'rpoe': did you mean 'rope'"),
-        ({"encodings": ("rope", "rotary")}, "names rope more than once"),
+        ({"encodings": ("rope", "rotary")}, "lists rope more than once"),
         ({"task": ("copi",)}, "unknown task 'copi': did you mean 'copy'"),
         ({"task": ("copy@abacus",)}, "copy has no stream 'abacus'. Known: index, randomised"),
-        ({"task": ("copy", "copy@index")}, "--task names copy more than once"),
+        ({"task": ("copy", "copy@index")}, "--task lists copy more than once"),
         ({"sizes": ("64",)}, "must be WIDTHxLAYERS or WIDTHxLAYERSxHEADS, such as 64x2x4.*got '64'"),
-        ({"sizes": ("64x2x7",)}, "heads of even width; got '64x2x7'"),
-        ({"sizes": ("64x2", "64x2x4")}, "--size names 64x2x4 more than once"),
-        ({"lengths": {"copy": {"train": [2]}}}, "of a task that is asked for"),
-        ({"task": ("copy",), "lengths": {"copy": {"trian": [2]}}}, "are called train and test; got 'copy'"),
+        ({"sizes": ("64x2x7",)}, "twice the number of heads; got '64x2x7'"),
+        ({"sizes": ("64x2", "64x2x4")}, "--size lists 64x2x4 more than once"),
+        ({"lengths": {"copy": {"train": [2]}}}, "of a task of this study"),
+        (
+            {"task": ("copy",), "lengths": {"copy": {"trian": [2]}}},
+            "text use --train-len and --test-len\\); got 'copy'",
+        ),
         ({"task": ("copy",), "lengths": {"copy": {"test": [0]}}}, r"lengths\.copy\.test must list lengths of copy"),
-        ({"task": ("copy",), "lengths": {"copy": {"test": [2]}}}, "trained up to 20 and tested up to 2; test longer"),
+        (
+            {"task": ("copy",), "lengths": {"copy": {"test": [2]}}},
+            "trained up to 20 but tested only up to 2. Test longer",
+        ),
         ({"encodings": ("no.such.module:Class",)}, "cannot load the encoding 'no.such.module:Class'"),
     ],
 )
@@ -108,10 +114,10 @@ def test_a_class_that_is_no_encoding_is_refused():
 
 @pytest.mark.parametrize("name", ["learned_2d", "cpvt", "axial_rope"])
 def test_encodings_for_images_are_told_from_those_that_lack_an_option(name):
-    with pytest.raises(ValueError, match=f"text has one position axis, and {name} works on 2; leave it out"):
+    with pytest.raises(ValueError, match=f"text has one position axis, but {name} needs 2. Leave it out"):
         make_config(**GOOD | {"encodings": (name,)})
 
 
 def test_an_encoding_of_two_axes_is_refused():
-    with pytest.raises(ValueError, match="text has one position axis, and study.own:TwoAxes works on 2"):
+    with pytest.raises(ValueError, match="text has one position axis, but study.own:TwoAxes needs 2"):
         make_config(**GOOD | {"encodings": ("study.own:TwoAxes",)})

@@ -98,13 +98,13 @@ def test_a_table_is_written_whole_or_not_at_all(study, monkeypatch):
 
 def test_without_pyarrow_its_extra_is_named(study, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"^study: Parquet needs pyarrow; .* pip install 'posenc\[parquet\]'\.$"):
+    with pytest.raises(ValueError, match=r"^study: Parquet needs pyarrow: .* Run pip install 'posenc\[parquet\]'\.$"):
         export(study, "parquet")
     assert not (study / "results.parquet").exists()
 
 
 def test_another_format_and_no_study_are_refused(study, tmp_path):
-    with pytest.raises(ValueError, match=re.escape("study: a table is exported to csv or parquet; got 'xlsx'.")):
+    with pytest.raises(ValueError, match=re.escape("study: --to must be csv or parquet; got 'xlsx'.")):
         export(study, "xlsx")
-    with pytest.raises(ValueError, match="^study: .* is not a directory, so it is no study"):
+    with pytest.raises(ValueError, match="^study: .* is not a directory, so it is not a study"):
         export(tmp_path / "nowhere", "csv")

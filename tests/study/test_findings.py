@@ -21,8 +21,8 @@ def test_realistic_numbers_give_the_known_story():
     text = found(*make_study())
     assert "rope has the lowest loss: 2.1" in text["best_base"]
     assert "alibi has the lowest loss: 2.3" in text["best_longest"]
-    assert "No encoding's loss falls" in text["gains"]
-    assert "rope goes from place 1 of 11 at 1× to place 10 at 16×" in text["rank"]
+    assert "no encoding's loss falls" in text["gains"]
+    assert "rope falls from rank 1 of 11 at 1× to rank 10 at 16×" in text["rank"]
 
 
 def test_an_upside_down_world_gives_the_opposite_story():
@@ -36,7 +36,7 @@ def test_an_upside_down_world_gives_the_opposite_story():
 
 def test_a_gain_from_context_is_named_with_its_length():
     text = found(*make_study({"nope": REAL["nope"], "t5": (2.6, 2.5, 2.3, 2.45, 2.9)}))
-    assert text["gains"].startswith("Context beyond the trained length lowers the loss with t5 (−0.3")
+    assert text["gains"].startswith("Context beyond the trained length lowers the loss of t5 (−0.3")
     assert "at 4×" in text["gains"]
     assert "nope" not in text["gains"]
 
@@ -47,7 +47,7 @@ def test_a_gain_smaller_than_the_spread_is_not_claimed():
         make_cell("t5", 0, (2.6, 2.6, 2.6, 2.6, 2.4), 0),
         make_cell("t5", 1, (2.6, 2.6, 2.6, 2.6, 2.59), 0),
     ]
-    assert "No encoding's loss falls" in found(run, cells)["gains"]
+    assert "no encoding's loss falls" in found(run, cells)["gains"]
 
 
 def test_differences_within_the_spread_are_no_difference():
@@ -55,8 +55,8 @@ def test_differences_within_the_spread_are_no_difference():
     pairs = (("one", 0, 2.30), ("one", 1, 2.50), ("two", 0, 2.35), ("two", 1, 2.55))
     cells = [make_cell(name, seed, (value,) * 5, 0) for name, seed, value in pairs]
     text = found(run, cells)
-    assert "one has the lowest mean, 2.40 ± 0.10 bits per byte, but no difference seen from two" in text["best_base"]
-    assert "more than seeds differ" not in text["best_longest"]
+    assert "one has the lowest mean, 2.40 ± 0.10 bits per byte, but is not separated from two" in text["best_base"]
+    assert "the spread over seeds" not in text["best_longest"]
     assert "do not separate one and two" in advised(run, cells)["trained"].text
     assert advised(run, cells)["trained"].winners == ("one", "two")
 
@@ -65,13 +65,13 @@ def test_two_seeds_that_happen_to_agree_do_not_make_a_difference_certain():
     run = make_run(["one", "two", "three", "four"])
     values = {"one": (2.30, 2.30), "two": (2.33, 2.33), "three": (2.6, 2.7), "four": (2.8, 2.9)}
     cells = [make_cell(n, seed, (v,) * 5, 0) for n, pair in values.items() for seed, v in enumerate(pair)]
-    assert "no difference seen from two (2.33" in found(run, cells)["best_base"]
+    assert "is not separated from two (2.33" in found(run, cells)["best_base"]
 
 
 def test_one_seed_is_held_against_the_standard_error():
     bits = {"one": (2.30,) * 5, "two": (2.36,) * 5, "three": (2.6,) * 5}
     text = found(*make_study(bits, seeds=(0,), noise=0))["best_base"]
-    assert "no difference seen from two (2.36)" in text
+    assert "is not separated from two (2.36)" in text
     assert "three" not in text
     assert "±" not in text
 
@@ -85,8 +85,8 @@ def test_cost_follows_the_measured_steps():
     text = found(run, cells)["cost"]
     assert "nope takes 41.0 ± 1.0 ms" in text
     assert "Cheaper: rope (0.74×" in text
-    assert "No difference seen for alibi" in text
-    assert "Dearer" not in text
+    assert "Not separated from it: alibi" in text
+    assert "More expensive" not in text
     assert advised(run, cells)["step"].winners == ("rope",)
 
 
@@ -118,7 +118,7 @@ def test_undertrained_encodings_are_in_no_finding_and_no_advice():
 def test_nothing_measured_gives_no_finding_and_advice_that_says_so():
     run = make_run(list(REAL))
     assert form_findings(run, []) == []
-    assert all(not advice.winners and "Nothing was measured" in advice.text for advice in form_advice(run, []))
+    assert all(not advice.winners and "no measurements" in advice.text for advice in form_advice(run, []))
     assert form_findings({}, []) == []
 
 

@@ -93,12 +93,12 @@ BROKEN = {
     "empty": ("", "Expecting value"),
     "truncated": (json.dumps(result())[:60], "Unterminated|Expecting|delimiter"),
     "no UTF-8": (b"\xff\xfe\x00", "utf-8"),
-    "a list": ("[1]", "no JSON object"),
+    "a list": ("[1]", "not a JSON object"),
     "nested": ("[" * 200_000, "nested too deeply"),
-    "foreign": ('{"name": "left-pad", "version": "1.3.0"}', "does not name the encoding, task, size and seed"),
+    "foreign": ('{"name": "left-pad", "version": "1.3.0"}', "lacks the encoding, task, size or seed"),
     "no measures": (json.dumps({"encoding": "rope", "seed": 0}), "no measure by length"),
-    "a seed of text": (json.dumps(result(seed="0")), "does not name"),
-    "a seed too large": (json.dumps(result(seed=2**63)), "does not name"),
+    "a seed of text": (json.dumps(result(seed="0")), "lacks the"),
+    "a seed too large": (json.dumps(result(seed=2**63)), "lacks the"),
     "a length too large": (json.dumps(result(extra_by_length={str(2**63): 1.0})), "length out of range"),
     "a length of text": (json.dumps(result(exact_by_length={"long": 1.0})), "invalid literal"),
     "a value too large": (json.dumps(result(exact_by_length={"20": 10**400})), "Out of range"),
@@ -227,9 +227,9 @@ def test_several_processes_at_once(study):
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda path: None, "is not a directory, so it is no study"),
-        (lambda path: path.write_text("x"), "is not a directory, so it is no study"),
-        (lambda path: path.mkdir(), "has neither run.json nor cells/, so it is no study"),
+        (lambda path: None, "is not a directory, so it is not a study"),
+        (lambda path: path.write_text("x"), "is not a directory, so it is not a study"),
+        (lambda path: path.mkdir(), "has neither run.json nor cells/, so it is not a study"),
     ],
 )
 def test_a_path_that_is_no_study_is_named(tmp_path, made, said):

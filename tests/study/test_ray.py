@@ -136,7 +136,7 @@ def test_a_class_that_raises_or_kills_its_process_is_named_and_the_others_go_on(
     assert [r["encoding"] for r in summary["results"]] == ["nope"]
     problems = {p["encoding"]: p["message"] for p in summary["problems"]}
     assert "RuntimeError: out of <positions> (in own.py:" in problems["study.own:Failing"]
-    assert "Ray gave it up, after 3 tries" in problems["study.own:Dying"]
+    assert "Ray gave up, after 3 tries" in problems["study.own:Dying"]
 
 
 @pytest.mark.slow
@@ -164,10 +164,7 @@ def test_without_its_head_the_study_ends_in_one_line_and_another_engine_goes_on(
     assert process.returncode == 1, out
     assert "Traceback" not in out
     last = out.strip().splitlines()[-1]
-    assert (
-        last
-        == f"study: the Ray cluster at {cluster['address']} is gone; give the same command again, or --engine local"
-    )
+    assert last == f"study: the Ray cluster at {cluster['address']} is gone; repeat the command, or use --engine local"
     assert json.loads((study / "run.json").read_text())["status"] == "interrupted"
     assert (study / "report.html").exists()
     assert list((study / "claims").iterdir()) == []

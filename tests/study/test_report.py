@@ -169,7 +169,7 @@ def test_undertrained_is_marked_wherever_the_name_stands():
     html = render(run, cells)
     assert "t5†" in html
     assert "alibi†" not in html
-    assert "it): t5." in Page(html).text()
+    assert "0.81 of this): t5." in Page(html).text()
 
 
 def test_the_note_on_learned_stands_only_where_learned_ran(full):

@@ -100,7 +100,7 @@ def test_two_processes_are_one_and_fail_as_one(tmp_path):
     cut = together(fill(tmp_path / "cut", encodings, steps=5))
     found = failures(cut)
     assert found.keys() == {"fox", "study.own:FailingInOne"}
-    assert "FoX reads the tokens from the first one on" in found["fox"]
+    assert "FoX reads all tokens from the first one" in found["fox"]
     assert "RuntimeError: out of positions in one (in own.py" in found["study.own:FailingInOne"]
     assert not [p for folder in ("queue", "claims", "workers") for p in (cut / folder).iterdir()]
     assert len(same(alone(fill(tmp_path / "alone", "rope,alibi", steps=5)), cut, 1e-5)) == 2

@@ -67,7 +67,7 @@ def test_what_is_printed(study):
     write(study / "cells" / "broken" / "result.json", "{")
     lines = printed(status(study)).splitlines()
     assert lines[0].startswith("running: 1 of 5 cells done, 1 running, 2 waiting, 1 failed; 1\xa0min\xa04")
-    assert lines[0].endswith("gone, about 14\xa0s left")
+    assert lines[0].endswith("elapsed, about 14\xa0s left")
     rows = [line.split() for line in lines[1:5]]
     assert rows == [["encoding", "text", "copy", "copy@randomised"], ["rope", "1/1", "0/1"], ["alibi", "0/1", "0/1"],
                     ["t5", "0/1"]]  # fmt: skip

@@ -65,14 +65,14 @@ def test_another_configuration_is_refused_by_name_and_nothing_is_touched(tmp_pat
 @pytest.mark.parametrize("content", [b"not json", b"[]", b'{"schema": 99}', b"\xff\xfe"])
 def test_a_foreign_run_json_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(ValueError, match="not the record of a study that this version can continue"):
+    with pytest.raises(ValueError, match="not the record of a study that this version can resume"):
         Store(tmp_path, IDENTITY)
     assert (tmp_path / "run.json").read_bytes() == content
 
 
 def test_a_foreign_directory_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds thesis\.tex and no run\.json"):
+    with pytest.raises(ValueError, match=r"holds thesis\.tex but no run\.json"):
         Store(tmp_path, IDENTITY)
     assert files(tmp_path) == ["thesis.tex"]
 

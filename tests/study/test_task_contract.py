@@ -115,10 +115,10 @@ def test_cards_are_plain_and_complete():
         (lambda: tasks.find("addition:hint"), r"did you mean 'addition:hints'"),
         (lambda: tasks.find("zzz"), r"unknown task 'zzz'\. Known: addition, copy"),
         (lambda: tasks.find("copy").sample(0, 1, seeded()), r"lengths up to the longest.*got n=1 and lengths \[0\]"),
-        (lambda: tasks.find("copy").sample(81, 1, seeded()), r"the longest of the tests, 80.*Give longest="),
+        (lambda: tasks.find("copy").sample(81, 1, seeded()), r"the longest test length, 80.*Give longest="),
         (lambda: tasks.find("copy").mixed((), 1, seeded()), r"got n=1 and lengths \[\]"),
         (lambda: tasks.find("recall").sample(12, 1, seeded()), r"8 to 512, in steps of 8 .*keys.*got 12"),
-        (lambda: tasks.find("indirect").sample(60, 1, seeded(), longest=60), r"2 to 52 \(a length is: letters"),
+        (lambda: tasks.find("indirect").sample(60, 1, seeded(), longest=60), r"2 to 52 \(a length counts letters"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, said):

@@ -223,7 +223,7 @@ def test_a_text_is_judged(want, subject, spec):
 
 REFUSED = [
     ("variant", "tensor2tensr", r"variant cannot be 'tensor2tensr'\. Did you mean 'tensor2tensor'"),
-    ("order", "rows first", "names axes, and a text has one"),
+    ("order", "rows first", "names axes, but a text has only one"),
     ("order", "zigzag", "order cannot be 'zigzag'"),
 ]
 

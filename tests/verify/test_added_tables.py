@@ -289,6 +289,6 @@ def test_a_trained_table_of_an_image_is_judged(want, subject, more):
 
 
 def test_what_is_only_another_name_is_said():
-    assert "another name for its entries" in judge(TURNED, "additive_2d_module", IMAGE)[1]
+    assert "which is order='xy'" in judge(TURNED, "additive_2d_module", IMAGE)[1]
     with pytest.raises(ValueError, match="order cannot be 'snake'"):
         judge(TURNED, "additive_2d_module", IMAGE | {"order": "snake"})

@@ -165,7 +165,7 @@ def test_what_a_closure_keeps_of_a_far_call_is_seen(convention, right, is_far, l
     [
         (attention(still, still), "expected"),
         (attention(after=lambda w: -w), "a weight is -1"),
-        (attention(after=lambda w: 2 * w), "add up to 2"),
+        (attention(after=lambda w: 2 * w), "sum to 2"),
     ],
 )
 def test_the_message_has_numbers(subject, says):

@@ -187,7 +187,7 @@ def test_axes(convention, subject, spec, want):
 
 def test_what_is_not_asked_for_is_not_judged():
     report = check(rotate(), convention="rope_axes_fn", spec={**ROPE2D, "base": 100.0})
-    assert any("say order" in line for line in report.not_judged)
+    assert any("declare order" in line for line in report.not_judged)
     report = check(table("yx", True, "shared"), convention="rope2d_table_fn", spec=WOVEN)
     assert any("ladder" in line for line in report.not_judged)
     assert report.measured["ladder"] == "shared"

@@ -218,7 +218,7 @@ def test_score_mods_of_a_table():
 
 def test_what_is_not_judged_of_a_table():
     report = judged(hidden(T5()), "bias_fn", ENCODER, "pass", "")
-    assert report.not_judged == ("which row of the table a distance has: the table is not shown",)
+    assert report.not_judged == ("which row of the table belongs to a distance: the table is not visible",)
     assert judged(T5(), "bias_fn", ENCODER, "pass", "").not_judged == ()
     assert "dy" in judged(partial(index, absolute=True), "relative_index_fn", SWIN, "fail", "").causes[0].message
 

@@ -258,7 +258,7 @@ def test_one_key_more_or_less_than_a_window_is_reported_by_its_numbers(window, v
         judged(make(window, value), convention, spec, "pass", "")
         for off in (1, -1) if window > 2 else (1,):
             report = judged(make(window + off, value), convention, spec, "fail", "mask.window")
-            words = f"a query sees {window + off} keys with its own, where a window of {window} is declared"
+            words = f"a query sees {window + off} keys including its own, but the declared window is {window}"
             assert words in report.causes[0].message
             assert report.causes[0].smallest_case["q_len"] <= report.causes[0].smallest_case["k_len"]
 
@@ -271,7 +271,7 @@ def test_far_keys_are_not_taken_for_hidden_ones():
 
 def test_what_a_window_and_an_order_cannot_be():
     for window in (0, -3, True, "64", [64, 0], 3.5):
-        with pytest.raises(ValueError, match="window must be how many keys a query sees"):
+        with pytest.raises(ValueError, match="window must be the number of keys that a query sees"):
             judged(windowed(4), "bias_fn", {"window": window}, "", "")
     with pytest.raises(ValueError, match="order of ALiBi's heads can only be 'any'"):
         judged(authors, "slopes_fn", {"order": "sorted"}, "", "")
@@ -280,9 +280,9 @@ def test_what_a_window_and_an_order_cannot_be():
 WORDS = [
     (lambda n: [2.0**-h for h in range(n)], "slopes_fn", "-8 (h) / n, not -8 (h + 1) / n; found 1, expected 0.5"),
     (lambda n: authors(n)[::-1], "slopes_fn", "another order: the exponents are [8.0, 7.0, 6.0"),
-    (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be seen; found hidden, expected seen"),
-    (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "a score of -2.5 comes back as 0 next to the bias"),
-    (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is divided by sqrt(64)"),
+    (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be visible; found hidden, expected seen"),
+    (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "a score of -2.5 is returned as 0 after the bias is subtracted"),
+    (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is, divided by sqrt(64)"),
 ]
 
 

@@ -185,7 +185,7 @@ class Spoilt(Model):
     ("make", "name", "says"),
     [
         (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
-        (lambda n: Spoilt("causal where square", n), "decode.mask.missing", "later tokens of the same part"),
+        (lambda n: Spoilt("causal where square", n), "decode.mask.missing", "later tokens of the same call"),
         (lambda n: Spoilt("window, but one query", n), "decode.window.long", "found 11 cached keys, expected 5"),
         (lambda n: like(window=6, kept=4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
         (lambda n: like(window=40, kept=38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),
@@ -248,7 +248,7 @@ RIGHT = {
     "float64": (Model(bias=True, dim=48, heads=3).double(), ""),
     "bfloat16": (Model().bfloat16(), ""),
     "in place": (in_place(), ""),
-    "one at a time": (one_at_a_time(), "parts of several tokens"),
+    "one at a time": (one_at_a_time(), "several tokens after a cache"),
     "locked": (in_place(threading.Lock()), "cannot be copied"),
     "handle": (handle(), "holds no tensors"),
     "parts of more keys": (Spoilt("causal where square"), "see other keys"),
@@ -283,7 +283,7 @@ def test_steps_far_into_a_text(change, behind, monkeypatch):
     monkeypatch.setattr(cache_runs, "SLOW", math.inf)
     cause = check(like(beyond=staticmethod(change))()).causes[0]
     assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [behind, 1, 1, 1])
-    assert f"behind {behind} tokens" in cause.message
+    assert f"after {behind} tokens" in cause.message
 
 
 class Other(Model):

@@ -101,7 +101,7 @@ for fd in range(3, 64):
         ("input('password: ')\n", "subject.import_fails", "EOFError"),
         ("import torch; torch.empty(10**11, dtype=torch.int8)", "subject.memory", "100000000000 bytes"),
         ("def build(): return [bytes(1 << 30) for _ in range(100)]", "subject.memory", "build() wanted more memory"),
-        ("def build():\n  raise type('E', (Exception,), {'__str__': 0})", "subject.build_fails", "cannot be written"),
+        ("def build():\n  raise type('E', (Exception,), {'__str__': 0})", "subject.build_fails", "cannot be printed"),
         ("STYLE = 'slopes_fn'\ndef build(): return 5", "subject.kind", "build() returned a int"),
         (CHECK + "def build(): return lambda n: 1 / 0", "subject.raises", "slopes(4) raised ZeroDivisionError"),
         (CHECK + "import torch\ndef build(): return lambda n: torch.tensor([torch.nan])", "subject.not_finite", "NaN"),

@@ -153,4 +153,4 @@ def test_ends(convention, subject, spec, want):
 
 
 def test_words_near_ours_that_mean_something_else():
-    assert words.read({"kv_heads": 2}) == ({}, ["'kv_heads' of the specification, which is no word that posenc reads"])
+    assert words.read({"kv_heads": 2}) == ({}, ["'kv_heads' of the specification, which posenc does not know"])

@@ -183,9 +183,9 @@ def mixed(x, positions):
 
 
 NONE = {
-    "is no rotation": mixed,
+    "pairs are not only rotated": mixed,
     "no dimension rotates with the position": lambda x, positions: x * 2,
-    "positions that are given are not used": lambda x, positions: rotate(x, torch.arange(x.shape[-2])[:, None] * FREQ),
+    "given positions are ignored": lambda x, positions: rotate(x, torch.arange(x.shape[-2])[:, None] * FREQ),
     "subject.raises": lambda x, positions: 1 / 0,
     "subject.writes_input": lambda x, positions: x.mul_(2),
 }
@@ -203,7 +203,7 @@ def test_head_dim_is_found_by_trial():
     assert identify(lambda x, p: rotate(x, p[:, None] * FREQ), "rope_fn").head_dim == 32
     free = identify(lambda x, p: rotate(x, p[:, None] * torch.from_numpy(plain(x.shape[-1], 1e4))), "rope_fn")
     assert free.rotary_dim == free.head_dim
-    assert free.unknown[0].startswith("head_dim, since others than")
+    assert free.unknown[0].startswith("head_dim, since other values than")
 
 
 def mrope_angles(ids):
@@ -238,7 +238,7 @@ def test_rubbish_is_reported(convention):
 
 
 def test_wrong_use():
-    with pytest.raises(ValueError, match="identify: there is no convention 'rope'"):
+    with pytest.raises(ValueError, match="identify: unknown convention 'rope'"):
         identify(lambda x: x, "rope")
     with pytest.raises(ValueError, match="identify: hf_rope calls"):
         identify(3, "hf_rope")

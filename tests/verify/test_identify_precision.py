@@ -98,4 +98,4 @@ def test_angles_by_other_code_are_not_named():
 
     found = identify(rope, "rope_fn", head_dim=32)
     assert "float32" not in found.precision
-    assert "in which precision angles are formed" in " ".join(found.unknown)
+    assert "the precision of angles" in " ".join(found.unknown)

@@ -24,7 +24,7 @@ def test_files_marked_with_another_pairing_are_named(tmp_path):
     assert models.verify_model(tmp_path / "half").status == "pass"
     found = models.verify_model(tmp_path / "interleaved")
     assert [cause.code for cause in found.causes] == ["model.rotation.pairing"]
-    assert "marked with the pairing interleaved, and transformers rotates llama by half" in found.causes[0].message
+    assert "marked with the pairing interleaved, but transformers rotates llama by half" in found.causes[0].message
 
 
 def saved(folder):
@@ -91,7 +91,7 @@ def write(folder, **fields):
         ),
         (lambda at: (write(at), (at / "model.safetensors").write_bytes(b"x" * 99)), "model.safetensors"),
         (lambda at: (at / "config.json").write_text("{"), "is not JSON"),
-        (lambda at: None, "holds no config.json"),
+        (lambda at: None, "contains no config.json"),
     ],
 )
 def test_unsafe_or_damaged_directories_are_refused_by_name(tmp_path, prepare, words):

@@ -32,11 +32,11 @@ NO_CACHE = {"decoding token by token with a cache, decoding several tokens in on
         *((name, {}, {}) for name in ("gpt2", "opt", "biogpt", "gpt_bigcode", "switch_transformers")),
         *((name, {}, NO_CACHE) for name in ("bert", "modernbert", "nomic_bert", "distilbert")),
         ("roberta", {"pad_token_id": 1}, NO_CACHE),  # counts from the row after that for padding
-        ("jamba", {}, {"decoding several tokens in one call with a cache": "its Mamba layers start afresh where a call "
-                       "has several tokens"}),
-        ("hy_v4", {}, {"padded batches and a cache": "its indexer keeps few keys, and which ones may hang on "
-                       "rounding"}),
-        ("vit", {}, {"padded batches and a cache": "the model takes no tokens but pixel_values"}),
+        ("jamba", {}, {"decoding several tokens in one call with a cache": "its Mamba layers restart in a call with "
+                       "several tokens"}),
+        ("hy_v4", {}, {"padded batches and a cache": "its indexer selects a few keys, and rounding may change "
+                       "the selection"}),
+        ("vit", {}, {"padded batches and a cache": "the model's input is pixel_values instead of tokens"}),
     ],
 )  # fmt: skip
 def test_what_differs_by_design_is_said_and_not_judged(name, options, left):
@@ -145,13 +145,13 @@ def test_faults_are_found(name, spoil, found):
     assert sorted(cause.code for cause in report.causes) == sorted(found)
     for cause in report.causes:
         assert cause.help == rules.find(cause.code).fix
-        assert "of the largest entry, where rounding leaves 3e-05" in cause.message
+        assert "of the largest entry; rounding explains up to 3e-05" in cause.message
     json.dumps(report.to_dict(), allow_nan=False)
 
 
 def test_the_first_token_and_the_path_are_named():
     (steps, padded) = judged("llama", positions(off_by_one)).causes
-    assert steps.message.startswith("decoding token by token with a cache gives other hidden states than the whole")
+    assert steps.message.startswith("decoding token by token with a cache gives other hidden states than a single pass")
     assert steps.smallest_case == {"token": 20}
     assert padded.message.startswith("decoding with a cache in a batch padded on the left gives other hidden states")
 

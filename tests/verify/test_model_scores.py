@@ -127,10 +127,10 @@ def times(factor):
 @pytest.mark.parametrize(
     ("built", "code", "words"),
     [
-        (times(4), BIAS, "adds 4 times the bias for distance"),
-        (times(0.25), BIAS, "adds 0.25 times the bias for distance"),
-        (times(-1), "model.bias.sign", "adds -1 times the bias for distance"),
-        (times(0), "model.bias.missing", "adds no bias for distance"),
+        (times(4), BIAS, "adds 4 times the distance bias"),
+        (times(0.25), BIAS, "adds 0.25 times the distance bias"),
+        (times(-1), "model.bias.sign", "adds -1 times the distance bias"),
+        (times(0), "model.bias.missing", "adds no distance bias"),
     ],
 )
 def test_falcon_with_another_bias(monkeypatch, built, code, words):
@@ -188,11 +188,11 @@ def divided(model):
 @pytest.mark.parametrize(
     ("name", "spoil", "code", "words"),
     [
-        ("t5", without_bias, "model.bias.missing", "layer 5 (decoder) adds no bias"),
-        ("t5", both_ways, "model.bias.mismatch", "(decoder) adds another bias"),
-        ("t5", across, "model.bias.mismatch", "(cross attention) adds another bias"),
+        ("t5", without_bias, "model.bias.missing", "layer 5 (decoder) adds no distance bias"),
+        ("t5", both_ways, "model.bias.mismatch", "(decoder) adds another distance bias"),
+        ("t5", across, "model.bias.mismatch", "(cross attention) adds another distance bias"),
         ("mpt", softer, SCALE, "layer 2 (alibi) multiplies scores by 0.0625, 0.25 times as much"),
-        ("bloom", divided, BIAS, "layer 2 (alibi) adds 0.25 times the bias for distance"),
+        ("bloom", divided, BIAS, "layer 2 (alibi) adds 0.25 times the distance bias"),
     ],
 )
 def test_other_faults_are_named_by_layer(name, spoil, code, words):
@@ -209,7 +209,7 @@ def test_what_no_product_explains_cannot_be_told(monkeypatch):
     monkeypatch.setattr(modeling_t5, "eager_attention_forward", eager)
     report = judged("t5", how="eager")
     assert (report.status, report.causes) == ("cannot_tell", ())
-    assert "no multiple of the products" in report.because
+    assert "not a multiple of the products" in report.because
 
 
 # ---- models that rotate
@@ -265,13 +265,18 @@ def divided_by_1(model):
 @pytest.mark.parametrize(
     ("name", "options", "spoil", "words"),
     [
-        ("llama", {}, scaled(2, lambda s: 1.0), "by 1, 4 times as much as it should: the root of head_dim 16 says 0"),
-        ("gptj", {"rotary_dim": 8}, divided_by_1, "the root of head_dim 16 says 0.25"),
-        ("gemma2", {}, scaled(1, lambda s: 16**-0.5), "query_pre_attn_scalar 256 says"),
+        (
+            "llama",
+            {},
+            scaled(2, lambda s: 1.0),
+            "by 1, 4 times as much as it should: the scale is 0.25, from the root of head_dim 16",
+        ),
+        ("gptj", {"rotary_dim": 8}, divided_by_1, "the scale is 0.25, from the root of head_dim 16"),
+        ("gemma2", {}, scaled(1, lambda s: 16**-0.5), "from query_pre_attn_scalar 256"),
         ("granite", {"attention_multiplier": 0.015625}, scaled(4, lambda s: 0.25), "attention_multiplier 0.0156"),
-        ("deepseek_v3", TWO, scaled(3, lambda s: 0.25), "head_dim 16 and mscale_all_dim say"),
-        ("deepseek_v2", TWO, scaled(1, lambda s: 0.25 * FACTOR**0.5), "mscale_all_dim say"),
-        ("gemma3n_text", {}, scaled(2, lambda s: 0.25), "the type gemma3n_text says"),
+        ("deepseek_v3", TWO, scaled(3, lambda s: 0.25), "head_dim 16 and mscale_all_dim"),
+        ("deepseek_v2", TWO, scaled(1, lambda s: 0.25 * FACTOR**0.5), "and mscale_all_dim"),
+        ("gemma3n_text", {}, scaled(2, lambda s: 0.25), "from the type gemma3n_text"),
     ],
 )
 def test_a_spoilt_scale_is_named_by_layer(name, options, spoil, words):

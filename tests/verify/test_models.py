@@ -99,7 +99,7 @@ def test_queries_that_grow_by_the_count_of_tokens_are_no_rotation(floor_scale):
 
 
 ONLY = "texts of more than {} tokens: the file allows no more positions"
-NO_PATHS = "padded batches and a cache: the file allows {} positions, and a text of 24 is needed"
+NO_PATHS = "padded batches and a cache: the file allows {} positions, but the check needs a text of 24"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def without_modules(model):
 
 def test_pairs_that_no_module_shows_are_not_judged():
     report = judged("gptj", without_modules, rotary_dim=8)
-    left = "which dimensions are pairs in layers 0, 1, 2, 3, 4, 5, 6: no module returns what is rotated there"
+    left = "which dimensions are pairs in layers 0, 1, 2, 3, 4, 5, 6: no module returns its unrotated vectors"
     assert (report.status, report.not_judged) == ("pass", (left,))
 
 
@@ -214,17 +214,17 @@ def short_beyond_its_length(model):
 
 
 SPOILT = [
-    ("llama", given(2, lambda cos, sin, *_: (cos * 1.1, sin * 1.1)), 2, "gain", {}, "rotates by 1.1, where its config"),
+    ("llama", given(2, lambda cos, sin, *_: (cos * 1.1, sin * 1.1)), 2, "gain", {}, "vectors by 1.1, but its config"),
     ("llama", given(0, lambda cos, sin, *_: (torch.ones_like(cos), torch.zeros_like(sin))), 0, "missing", {}, ""),
     ("llama", given(4, counted), 4, "missing", {}, ""),
     ("llama", given(4, lambda cos, sin, *_: (cos, sin * float("nan"))), 4, None, {}, ""),
-    ("qwen3", frequencies(4, by_base(123456.0)), 4, "base", {}, "base 123456, where its configuration says 10000"),
+    ("qwen3", frequencies(4, by_base(123456.0)), 4, "base", {}, "base 123456, but its configuration has 10000"),
     ("gpt_oss", frequencies(6, by_base(150000.0)), 6, "scaling", {}, ""),
     ("mistral", frequencies(3, lambda f: f / 4), 3, "position_scale", {}, ""),
     ("llama", frequencies(1, lambda f: f.flip(0)), 1, "mismatch", {}, ""),
     ("llama", frequencies(4, by_base(1e4)), 4, "scaling", YARN, ""),
     ("llama", tables(5, no_gain), 5, "gain", YARN, ""),
-    ("gemma3_text", local_in_layer_5, 5, "other_kind", {}, "as layers of kind sliding_attention do"),
+    ("gemma3_text", local_in_layer_5, 5, "other_kind", {}, "like layers of kind sliding_attention"),
     ("smollm3", rotates_in_layer_3, 3, "unexpected", {}, ""),
     ("phi3", short_beyond_its_length, 0, "length", LONG, ""),
 ]
@@ -298,5 +298,5 @@ def test_a_configuration_that_says_something_else(name, theirs, said, code):
 def test_what_changes_no_score_is_equivalent():
     report = judged("llama", given(2, lambda cos, sin, *_: (cos, -sin)))
     assert (report.status, report.measured["first_wrong_layer"]) == ("equivalent", None)
-    assert "the other way round" in report.because
+    assert "the opposite direction" in report.because
     assert report.measured["layers"][2]["status"] == "equivalent"

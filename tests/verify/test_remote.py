@@ -142,7 +142,7 @@ def test_what_a_recording_does_not_answer_is_not_judged(tmp_path):
     assert len(report.not_judged) == 6
     for text in ("[1]", "not json", "{"):
         (tmp_path / "answers.jsonl").write_text(text)
-        with pytest.raises(ValueError, match="no JSON object"):
+        with pytest.raises(ValueError, match="not a JSON object"):
             remote.Recording(tmp_path)
 
 
@@ -156,7 +156,7 @@ def test_questions_that_cannot_be_written_are_refused_in_one_line(tmp_path, caps
     for name in ("meta_complex", "cached_model"):
         rope = written(tmp_path, ROPE | {"convention": name})
         assert cli.run(["cases", "--spec", rope, "--out", str(tmp_path / "other")]) == 2
-        assert "ask a program by --exec instead" in capsys.readouterr().err
+        assert "Use a program with --exec" in capsys.readouterr().err
 
 
 def test_a_specification_names_the_convention_of_python_code_too(tmp_path, capsys):

@@ -71,14 +71,14 @@ SCALED = {  # subject, spec, code or status, words
     "yarn, both": (yarn(8192, gain=1.0), configured(YARN), "rope.yarn.gain_lost", ""),
     "head_dim of the quotient": (
         rope(freq=10000.0 ** (-torch.arange(0, DIM, 2).double() / 40)), configured(None, hidden_size=320),
-        "rope.config.head_dim_not_read", "= 40 dimensions; head_dim is 32",
+        "rope.config.head_dim_not_read", "= 40 dimensions, but head_dim is 32",
     ),
     "another base": (rope(freq=1234.0 ** (-torch.arange(16).double() / 16)), SPEC, "rope.frequency.base", "1,234"),
     "longrope": (longrope(lambda p: p.max() >= 512), LONGROPE, "pass", ""),
     "longrope, swapped": (longrope(lambda p: p.max() < 512), LONGROPE, "rope.longrope.lists_swapped", ""),
     "longrope, by token": (longrope(lambda p: (p >= 512)[:, None]), LONGROPE, "rope.longrope.list_by_token", ""),
     "longrope, by offset": (longrope(lambda p: p.min() >= 512), LONGROPE, "rope.longrope.by_offset", ""),
-    "a factor": (rope(freq=FREQ * 1.5), SPEC, "rope.frequency.mismatch", "by no rule"),
+    "a factor": (rope(freq=FREQ * 1.5), SPEC, "rope.frequency.mismatch", "no known rule"),
     "nothing that is known": (rope(freq=FREQ * torch.linspace(1, 2, 16)), SPEC, "rope.frequency.mismatch", "pair 15"),
 }  # fmt: skip
 BARE = {name: value for name, value in SPEC.items() if name != "base"}
@@ -129,7 +129,7 @@ def test_a_mapping_of_plain_rope_has_a_base(key):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({**SPEC, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "10000, and rope_theta 500000"),
+        ({**SPEC, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "10000, but rope_theta 500000"),
         ({**SPEC, "scaling": {"rope_type": "dinamic", "factor": 4.0}}, "Did you mean 'dynamic'"),
         ({**SPEC, "scaling": "dynamic", "factor": 4.0}, "max_position_embeddings is missing"),
         ({**SPEC, "scaling": "linear"}, "factor is missing"),

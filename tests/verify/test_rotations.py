@@ -92,17 +92,17 @@ FAR = {  # name: subject, more of the spec, code or status, what its message say
     "a refusal": (refuses(5000), {}, "pass", ""),
     "a refusal of what is declared": (refuses(5000), {"max_positions": 32768}, "rope.table.too_short", "32,768"),
     "wrong before a refusal": (refuses(40000, place=lambda p: p % 20000), {}, "rope.table.wraps", "20,000"),
-    "zeros": (lost(0.0, 7), {}, "rope.table.too_short", "at position 8 comes back as zeros"),
-    "far zeros": (lost(0.0, 5000), {}, "rope.table.too_short", "at position 8,192 comes back as zeros"),
+    "zeros": (lost(0.0, 7), {}, "rope.table.too_short", "at position 8 is returned as zeros"),
+    "far zeros": (lost(0.0, 5000), {}, "rope.table.too_short", "at position 8,192 is returned as zeros"),
     **{
-        f"begins again at {end}": (
-            rope(place=lambda p, end=end: p % end), {"max_positions": 131072}, "rope.table.wraps", f"again at {end:,}"
+        f"begins restart at {end}": (
+            rope(place=lambda p, end=end: p % end), {"max_positions": 131072}, "rope.table.wraps", f"restart at {end:,}"
         )
         for end in (100, 4500, 65536)
     },
     **{
         f"stays at {end}": (
-            rope(place=lambda p, end=end: p.clamp(max=end - 1)), {}, "rope.table.too_short", f"from {end:,} on are"
+            rope(place=lambda p, end=end: p.clamp(max=end - 1)), {}, "rope.table.too_short", f"{end:,} on use"
         )
         for end in (777, 20000)
     },
@@ -168,7 +168,7 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "pairing open": ("rope_fn", rope(layout="interleaved"), {"layout": None}, "pass", ""),
     "noise": ("rope_fn", rope(after=lambda o, p: o + 1e-2 * torch.randn_like(o)), {}, "rope.not_deterministic", ""),
     "counting object": ("rope_fn", Counting(), {}, "rope.state_kept", ""),
-    "plus one": ("rope_fn", rope(after=lambda o, p: o + 1), {}, "rope.not_linear", "something is added"),
+    "plus one": ("rope_fn", rope(after=lambda o, p: o + 1), {}, "rope.not_linear", "a term is added"),
     "a bound": ("rope_fn", rope(after=lambda o, p: o.clamp(-10, 10)), {}, "rope.not_linear", ""),
     "all heads": ("rope_fn", over_all_heads, {}, "rope.heads.differ", ""),
     "keys in the other layout": (
@@ -205,7 +205,7 @@ def test_calls(name):
 
 
 def test_what_is_not_judged_is_said():
-    assert judged(rope()).not_judged == ("half precision: no activation_dtype is given",)
+    assert judged(rope()).not_judged == ("half precision: no activation_dtype is declared",)
     assert any(
         said.startswith("positions from 8,192 on, where the code raises IndexError")
         for said in judged(refuses(5000)).not_judged

@@ -20,12 +20,12 @@ LISTED = {
 }
 MISSPELT = {
     "a share of nothing": ({"encoding": "rope", "rotary_pct": 0.5}, "rotary_pct must be a share of head_dim"),
-    "two shares": ({**ROPE, "rotary_dim": 64, "rotary_pct": 0.5}, "rotary_pct=0.5 is not rotary_dim=64"),
-    "a factor of nothing": ({**ROPE, "factor": 4.0}, "factor 4.0 has no scaling that it is of"),
+    "two shares": ({**ROPE, "rotary_dim": 64, "rotary_pct": 0.5}, "rotary_pct=0.5 contradicts rotary_dim=64"),
+    "a factor of nothing": ({**ROPE, "factor": 4.0}, "factor 4.0 needs a scaling"),
     "a letter more": ({**ROPE, "rotary_dims": 32}, "word 'rotary_dims'. Did you mean 'rotary_dim'"),
-    "two words for one": ({**ROPE, "theta": 5e5}, "says 'base' twice, also as 'theta'"),
+    "two words for one": ({**ROPE, "theta": 5e5}, "gives 'base' twice, once as 'theta'"),
     "encoding": ({**ROPE, "encoding": "rpoe"}, "encoding cannot be 'rpoe'. Did you mean 'rope'"),
-    "version": ({"encoding": "alibi@nobody"}, "no definition 'alibi@nobody'. Use one of alibi@"),
+    "version": ({"encoding": "alibi@nobody"}, "unknown definition 'alibi@nobody'. Use one of alibi@"),
     "scaling": ({**ROPE, "scaling": "yarnn"}, "scaling cannot be 'yarnn'. Did you mean 'yarn'"),
     "a scaling without parameters": ({**ROPE, "scaling": "ntk_alpha"}, "'ntk_alpha' needs parameters. Give the model"),
     "layout": ({**ROPE, "layout": "neo"}, "layout cannot be 'neo'. Use 'half' or 'interleaved'"),
@@ -108,9 +108,7 @@ def test_a_foreign_base_is_judged_by():
 def test_what_nobody_reads_is_told():
     words = {"encoding": "alibi", "heads": 8, "comment": "ours", "score_scale": 1.0}
     report = verify.check(lambda n: [2.0 ** -(h + 1) for h in range(n)], convention="slopes_fn", spec=words)
-    unread = [
-        f"'{word}' of the specification, which is no word that posenc reads" for word in ("comment", "score_scale")
-    ]
+    unread = [f"'{word}' of the specification, which posenc does not know" for word in ("comment", "score_scale")]
     assert report.not_judged == tuple(unread)
     assert spec.read({"encoding": "xyzzy"})[1] == [unread[0].replace("comment", "xyzzy")]
 

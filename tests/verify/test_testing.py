@@ -41,7 +41,7 @@ def test_a_list_is_named_by_convention_and_number():
     ("code", "said"),
     [
         (None, r"fail: mine as slopes_fn\n\n  alibi.slopes.not_power_of_two(.|\n)*fix:"),
-        ("alibi.sign", "expected is alibi.sign, found alibi.slopes.not_power_of_two"),
+        ("alibi.sign", "expected alibi.sign, found alibi.slopes.not_power_of_two"),
     ],
 )
 def test_a_check_fails_with_the_report_which_is_no_expected_failure(code, said):
@@ -55,7 +55,7 @@ def test_a_check_fails_with_the_report_which_is_no_expected_failure(code, said):
     [
         ({"subjects": {"a": (authors, "slopes_fn")}}, TypeError, "must be (subject, convention, spec); got tuple"),
         ({"subjects": [authors]}, TypeError, "'subject-0' must be (subject, convention, spec); got function"),
-        ({"subjects": {}, "expected": {"b": ("x.y", "z")}}, ValueError, "expected of 'b', which is no subject"),
+        ({"subjects": {}, "expected": {"b": ("x.y", "z")}}, ValueError, "expected names 'b', which is not a subject"),
         (
             {"subjects": {"a": (authors, "slopes_fn", {})}, "expected": {"a": ("x.y", "")}},
             ValueError,

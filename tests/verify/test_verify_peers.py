@@ -148,7 +148,7 @@ def test_deepseeks_rotations_are_right(version, function, layout, status, parame
     report = verify.check(subject, convention="hf_rope", spec=spec | {"layout": layout})
     assert (report.status, report.causes) == (status, ())
     assert report.definitions == ("yarn@transformers-5",) if parameters else ("rope",)
-    assert ("dimensions come back in another order" in report.because) == (status == "equivalent")
+    assert ("dimensions are returned in another order" in report.because) == (status == "equivalent")
     other = {"half": "interleaved", "interleaved": "half"}[layout]
     report = verify.check(subject, convention="hf_rope", spec=spec | {"layout": other})
     assert report.causes[0].code == "rope.layout.wrong_pairing"
@@ -177,7 +177,7 @@ def test_blooms_alibi_is_equivalent(heads):
     spec = {"encoding": "alibi"} | heads
     report = verify.check(bias_of("bloom"), convention="bias_fn", spec=spec)
     assert (report.status, report.causes) == ("equivalent", ())
-    assert "each row has a constant added" in report.because
+    assert "a constant is added to each row" in report.because
     assert report.definitions == ("alibi@authors",)
     turned = verify.check(lambda *sizes: -bias_of("bloom")(*sizes), convention="bias_fn", spec=spec)
     assert turned.causes[0].code == "alibi.sign"

@@ -1,4 +1,4 @@
-"""Attention in blocks of queries, each with the keys that the masks leave: with gradients, in memory that is O(L)."""
+"""Attention in blocks of queries, each with the keys that the masks allow: with gradients, in O(seq_len) memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,43 +9,45 @@ from torch import Tensor
 from posenc import private
 from posenc.attention import scores
 from posenc.attention.call import Call, mixed, widened
-from posenc.attention.leaves import hidden, sees_distance
+from posenc.attention.leaves import sees_distance, unregistered
 from posenc.attention.scores import Saved, Work, once
 from posenc.attention.spans import Block, blank, spans
 from posenc.attention.terms import Terms
 from posenc.families import no_autocast
 
-LONG = 512  # queries a block where the kernel forms the scores and biases are views
-SHORT = 256  # where scores or biases are formed, at most
-FORMED = 2**22  # scores of a block of which biases are formed, about: more want fresh memory
-LEAST = 32  # queries of such a block
+LONG = 512  # queries of a block if the kernel forms the scores and biases are views
+SHORT = 256  # the most queries of a block whose scores or biases are formed
+FORMED = 2**22  # about the most scores of a block whose biases are formed: larger blocks allocate new memory each time
+LEAST = 32  # the fewest queries of such a block
 
 
 class Blocked:
-    """Blocks of queries, in a backward pass formed again rather than kept."""
+    """Blocks of queries; the backward pass computes them again instead of keeping them."""
 
     name = "blocked"
 
     def rejects(self, call: Call) -> str | None:
-        """Refuse several dtypes, and encodings whose gradients would be lost."""
+        """Refuse mixed dtypes, and encodings whose gradients would be lost."""
         if (reason := mixed(call)) is not None or not torch.is_grad_enabled():
             return reason
         for encoding in {call.encoding, *(leaf.encoding for leaf in call.leaves)}:
-            if (name := hidden(encoding)) is not None:
+            if (name := unregistered(encoding)) is not None:
                 return (
-                    f"{name} carries gradients and is no parameter, so a block that is formed again could not pass "
-                    "them on. Register it, or give it by torch.func.functional_call."
+                    f"{name} carries gradients but is not a parameter, so the backward pass, which computes blocks "
+                    "again, would lose them. Make it a parameter, or pass it with torch.func.functional_call."
                 )
         return None
 
     def memory(self, call: Call) -> int:
-        """Estimate keys in reverse, what is formed of one block, and sums of gradients."""
+        """Estimate the reversed keys, the scores and biases of one block, and the sums of gradients."""
         batch, n_heads, q_len, k_len = call.shape
         width, head_dim = call.wide.itemsize, max(call.q.shape[-1], call.v.shape[-1])
         trains, held = torch.is_grad_enabled(), _held(call)
         n_rows = min(q_len, SHORT if _forms(call) else _few(call))
         n_keys = k_len if call.window is None else min(k_len, call.window + n_rows)
-        pairs = n_rows * n_keys * (held * batch * n_heads * width + 8 * bool(held))  # and distances
+        pairs = (
+            n_rows * n_keys * (held * batch * n_heads * width + 8 * bool(held))
+        )  # the last term is for int64 distances
         tokens = 2 * call.k.shape[1] * k_len + trains * 2 * (n_heads * q_len + 2 * call.k.shape[1] * k_len)
         return int(pairs) + batch * tokens * head_dim * width + n_heads * (q_len + k_len) * width
 
@@ -58,9 +60,9 @@ class Blocked:
 
 
 def _held(call: Call) -> float:
-    """Return how many blocks of scores there are at a time, about, as measured."""
+    """Return about how many blocks of scores are in memory at a time, as measured."""
     trains = torch.is_grad_enabled()
-    if call.encoding.rescores:  # CoPE and DAPE as they are by default
+    if call.encoding.rescores:  # measured with CoPE and DAPE at their defaults
         return 20.0 if trains else 10.0
     if _forms(call):
         return 6.0 if trains else 4.0
@@ -70,7 +72,7 @@ def _held(call: Call) -> float:
 
 
 def cut(call: Call) -> tuple[Work, Tensor, Tensor, Tensor]:
-    """Return a call in blocks, and queries, keys and values as these take them."""
+    """Return a call in blocks, and its queries, keys and values in the form that blocks need."""
     parts = spans(call)
     call = blank(call, parts)
     formed = _forms(call)
@@ -83,23 +85,23 @@ def cut(call: Call) -> tuple[Work, Tensor, Tensor, Tensor]:
     seed = call.seed
     if seed is None and call.dropout_p:
         seed = int(torch.randint(2**62, (), device="cpu"))
-    q, k, v = call.given()
+    q, k, v = call.operands()
     if terms.backwards:
         k, v = k.flip(2), v.flip(2)
-    if not formed:  # the kernel wants one width, where zeros change nothing, and numbers of a row side by side
+    if not formed:  # the kernel requires contiguous rows of one width; padding with zeros changes nothing
         widest = max(q.shape[-1], v.shape[-1])
         q, k, v = (widened(t if t.stride(-1) == 1 else t.contiguous(), widest) for t in (q, k, v))
     return Work(terms, blocks, call.scale, call.dropout_p, seed, formed, call.shape[2]), q, k, v
 
 
 def _forms(call: Call) -> bool:
-    """Whether scores are formed, since no kernel does what is asked for."""
+    """Whether scores must be formed, since no kernel supports the call."""
     return call.dropout_p > 0 or call.encoding.rescores or not private.has_attention() or call.q.device.type != "cpu"
 
 
 def _rows(call: Call, *, formed: bool) -> int:
-    """Return how many queries a block has."""
-    if formed:  # dropout is the same with gradients and without
+    """Return the number of queries of a block."""
+    if formed:  # one size, so that dropout is the same with gradients and without
         return SHORT
     if torch.is_grad_enabled() and _learns(call):
         return _few(call)
@@ -107,7 +109,7 @@ def _rows(call: Call, *, formed: bool) -> int:
 
 
 def _few(call: Call) -> int:
-    """Return how many queries have about `FORMED` scores."""
+    """Return the number of queries that have about `FORMED` scores."""
     batch, n_heads, _, k_len = call.shape
     return max(LEAST, min(SHORT, FORMED // max(1, batch * n_heads * k_len)))
 
@@ -119,8 +121,8 @@ def _learns(call: Call) -> bool:
 
 
 def forwards(work: Work, q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Return the result, and the logarithms of its rows' sums where the kernel gives them."""
-    out = v.new_zeros((*q.shape[:3], v.shape[-1]))  # rows that see nothing are of no block
+    """Return the result, and the log-sum-exp of each row if the kernel returns it."""
+    out = v.new_zeros((*q.shape[:3], v.shape[-1]))  # no block has the rows that see no key
     lse = None if work.formed else q.new_zeros(q.shape[:3], dtype=work.terms.dtype)
     for block in work.blocks:
         at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
@@ -134,8 +136,8 @@ def forwards(work: Work, q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor
 def backwards(
     work: Work, saved: Saved, given: Sequence[Tensor], wanted: Sequence[bool]
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Return the gradients of q, k and v, and of those tensors of the terms that want some."""
-    # sums over many blocks, in half precision, would lose what is small
+    """Return the gradients of q, k and v, and of the wanted tensors of the terms."""
+    # sums over many blocks would lose small addends in half precision
     wide = work.terms.dtype
     sums = [torch.zeros_like(t, dtype=wide) for t in saved[:3]]
     others = [torch.zeros_like(t, dtype=wide) if w else None for t, w in zip(given, wanted, strict=True)]
@@ -153,7 +155,7 @@ def backwards(
 def _fused_gradients(work: Work, block: Block, saved: Saved, given: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
     """Add the kernel's gradients of q, k and v."""
     at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
-    assert saved.lse is not None  # the kernel gives them
+    assert saved.lse is not None  # the kernel returns it
     grad, q, out, lse = (t[at] for t in (saved.grad, saved.q, saved.out, saved.lse))
     mask = _mask(work, block, given)
     found = private.attention_backward(grad, q, saved.k[keys], saved.v[keys], out, lse, mask, work.scale)
@@ -162,7 +164,7 @@ def _fused_gradients(work: Work, block: Block, saved: Saved, given: Sequence[Ten
 
 
 def _mask(work: Work, block: Block, given: Sequence[Tensor]) -> Tensor | None:
-    """Return what joins a block's scores, as the kernel takes it."""
+    """Return the sum of a block's terms in the shape that the kernel requires."""
     mask = work.terms.mask(block, given)
     if mask is None:
         return None
@@ -171,13 +173,13 @@ def _mask(work: Work, block: Block, given: Sequence[Tensor]) -> Tensor | None:
 
 
 class _Attention(torch.autograd.Function):
-    """Attention in blocks. What is kept: q, k, v, the result, one number a row, and what the terms are made of."""
+    """Attention in blocks. Saves q, k, v, the result, one number for each row, and the tensors of the terms."""
 
     @staticmethod
     def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> Tensor:
         out, lse = forwards(work, q, k, v, given)
         ctx.work = work
-        work.terms.tensors = []  # what is saved is enough
+        work.terms.tensors = []  # they are saved below
         ctx.save_for_backward(q, k, v, out, lse, *given)
         return out
 

@@ -1,4 +1,4 @@
-"""The arguments of `attend`, checked, and its positions placed."""
+"""Check the arguments of `attend` and place its positions."""
 
 from numbers import Integral, Real
 from typing import Any
@@ -33,8 +33,8 @@ def make_call(
     """Check the arguments of `attend` and place the positions.
 
     Raises:
-        ValueError: Shapes, lengths or options that do not fit.
-        TypeError: Arguments of a wrong kind.
+        ValueError: Shapes, lengths or options do not match.
+        TypeError: An argument has a wrong type.
     """
     _check_tensors(q, k, v)
     _check_masks(q, k, mask, window, document_ids, dropout_p)
@@ -44,41 +44,43 @@ def make_call(
     dtype = torch.float64 if exact else torch.float32
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]  # so that every backend sees (batch, n_heads, q_len, k_len)
-    if backend == "reference-float64" and not encoding.reads_x:  # placed in float32 perhaps: once more, exactly
+    if backend == "reference-float64" and not encoding.reads_x:  # place again: the given ones may be in float32
         pos = pos.pos if isinstance(pos, Placed) else pos
         k_pos = k_pos.pos if isinstance(k_pos, Placed) else k_pos
     placed = _place(pos, q, encoding, dtype, "pos")
     if k_pos is None and q.shape[2] != k.shape[2]:
         raise ValueError(
             f"attend: q has {q.shape[2]} tokens and k has {k.shape[2]}, so the keys' positions differ from the "
-            "queries'; pass k_pos, the positions of all keys."
+            "queries'. Pass k_pos, the positions of all keys."
         )
     k_placed = placed if k_pos is None else _place(k_pos, k, encoding, dtype, "k_pos")
     masks = causal, mask, window, document_ids, _scale(scale, q, encoding), dropout_p
-    # autocast leaves float64 alone, as torch's own attention finds it
+    # autocast does not cast float64, as in torch's own attention
     out_dtype = q.dtype if q.dtype == torch.float64 else autocast_dtype(q.device) or q.dtype
     leaves = biased(q, k, encoding, placed, k_placed)
     return Call(q, k, v, encoding, placed, k_placed, rotated, *masks, backend, out_dtype, leaves)
 
 
 def _scale(scale: Any, q: Tensor, encoding: Encoding) -> float:
-    """Return what scores are multiplied with, given the argument of `attend`."""
+    """Return the factor of q.k, given the argument of `attend`."""
     if scale is None:
         if q.shape[-1] == 0:
             raise ValueError(
-                f"attend: q and k have no lanes, which have no scale; got q {tuple(q.shape)}. Pass scale=1.0 if "
-                "that is meant: every key is then as near as the bias says."
+                f"attend: q and k have head_dim 0, for which there is no default scale; got q {tuple(q.shape)}. "
+                "Pass scale=1.0 to weight the keys by the bias only."
             )
         return encoding.score_scale(q.shape[-1])
     if isinstance(scale, bool) or not isinstance(scale, Real):
-        raise TypeError(f"attend: scale must be a number, which has no gradient; got {type(scale).__name__}.")
+        raise TypeError(
+            f"attend: scale must be a Python number, since it gets no gradient; got {type(scale).__name__}."
+        )
     return scale  # type: ignore[return-value]
 
 
 def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dtype, what: str) -> Placed:
     if not isinstance(pos, Placed) and encoding.reads_x:
         raise TypeError(
-            f"attend: {encoding.name} reads the tokens, so positions alone are not enough; pass "
+            f"attend: {encoding.name} reads the tokens x as well as their positions; got only positions. Pass "
             f"encoding.place(pos, x) as {what}."
         )
     placed = pos if isinstance(pos, Placed) else encoding.place(pos, dtype=dtype)
@@ -90,8 +92,8 @@ def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dty
         )
     if placed.seq_dim and placed.pos.shape[0] not in (1, x.shape[0]):
         raise ValueError(
-            f"attend: {what} has a batch of {placed.pos.shape[0]}, the tensors one of {x.shape[0]}; pass (seq_len,) "
-            "positions to share them."
+            f"attend: {what} has a batch of {placed.pos.shape[0]}, but the tensors have a batch of {x.shape[0]}. Pass "
+            "positions of shape (seq_len,) to share them."
         )
     return placed
 
@@ -113,7 +115,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if not q.ndim == k.ndim == v.ndim == 4:
-        return "q, k and v must be (batch, heads, seq, lanes)"
+        return "q, k and v must be (batch, heads, seq_len, head_dim)"
     if not q.shape[0] == k.shape[0] == v.shape[0]:
         return "q, k and v must have the same batch"
     if q.shape[-1] != k.shape[-1]:
@@ -121,7 +123,7 @@ def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if k.shape[1:3] != v.shape[1:3]:
         return "k and v must have the same heads and length"
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        return "the heads of k and v must divide those of q"
+        return "the number of heads of k and v must divide that of q"
     return None
 
 
@@ -134,7 +136,7 @@ def _check_masks(
         if given is not None and not isinstance(given, Tensor):
             raise TypeError(f"attend: {name} must be a tensor; got {type(given).__name__}. Pass torch.tensor({name}).")
         if given is not None and given.device != q.device:
-            raise ValueError(f"attend: {name} must be where q is, on {q.device}; got {given.device}. Move it there.")
+            raise ValueError(f"attend: {name} must be on q's device, {q.device}; got {given.device}. Move it there.")
     if mask is not None:
         if not (mask.dtype == torch.bool or mask.is_floating_point()):
             raise TypeError(
@@ -151,8 +153,9 @@ def _check_masks(
     if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, (Integral, torch.SymInt))):
         raise TypeError(f"attend: window must be a whole number of tokens; got window={tokens!r}.")
     if window is not None and window < 1:
-        raise ValueError(f"attend: window must be at least 1, since a token sees itself; got window={window}.")
-    # not as tuples: of (2, k_len) and (k_len,) they compare the 2, which a compiler that leaves k_len open holds fast
+        raise ValueError(f"attend: window must be at least 1, the token itself; got window={window}.")
+    # compare numbers, not tuples: of (2, k_len) and (k_len,) tuples would compare the 2 with k_len, on which a compiler
+    # that leaves k_len open would then specialise
     if ids is not None and not (
         ids.ndim in (1, 2) and ids.shape[-1] == scores[3] and (ids.ndim == 1 or ids.shape[0] == scores[0])
     ):

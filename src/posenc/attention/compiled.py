@@ -1,8 +1,8 @@
 """Attention under a compiler or within a transform, where no value can be read.
 
-Biases by distance are given to one operator as a vector: `posenc::attend` runs, outside of the graph, the blocks that
-eager code runs. Its arguments are tensors and numbers, so that a graph that has it can be used in any process that has
-imported posenc. Everything else is written out in blocks of queries.
+One operator, `posenc::attend`, gets biases by distance as a vector and runs the blocks of eager code outside of the
+graph. Its arguments are tensors and numbers, so its graph runs in any process that has imported posenc. All other calls
+are traced as blocks of queries.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from posenc.attention import blocked, finite, scores
 from posenc.attention.call import Call, widened, zero_empty_rows
 from posenc.attention.distances import ByDistance, LookedUp, over
 from posenc.attention.leaves import REACH, Leaf, is_by_distance, reach
-from posenc.attention.scores import WORDS, Saved, Work
+from posenc.attention.scores import NO_SECOND_DERIVATIVE, Saved, Work
 from posenc.attention.spans import Block, Spans, all_seen, are_known, blocks_by_index
 from posenc.attention.terms import Terms
 from posenc.encoding import Encoding, Placed
@@ -32,7 +32,7 @@ CALL = (
 
 
 class _Vector(Bias):
-    """A bias that is looked up in a vector (heads, distances) from -reach to reach."""
+    """A bias that is looked up in a vector (heads, distances), for distances from -reach to reach."""
 
     by_distance = True
 
@@ -44,17 +44,17 @@ class _Vector(Bias):
         distance: Tensor = q - k
         if distance.numel() and int(distance.abs().max()) > self.reach:
             raise ValueError(
-                f"attend: in a compiled graph positions must lie within {self.reach} of each other, {REACH} times the "
-                f"lengths of q and k, since biases are looked up; got a distance of {int(distance.abs().max())}. Pass "
-                "backend='reference', or leave this call out of the graph."
+                f"attend: in a compiled graph biases come from a table, so positions must lie within {self.reach} of "
+                f"each other (about {REACH} times the lengths of q and k); got a distance of "
+                f"{int(distance.abs().max())}. Pass backend='reference', or leave this call out of the graph."
             )
         return self.vector[h, distance + self.reach]
 
 
 def fits(call: Call) -> bool:
-    """Whether a compiler follows a call, to no file, which runs where posenc may not be, and it has biases by distance.
+    """Whether `posenc::attend` can run a call: it is being compiled, and its biases depend only on distances.
 
-    No mask may learn, and there is no dropout.
+    Not for exported files, which may run without posenc; nor with dropout or a learned mask.
     """
     if not torch.compiler.is_dynamo_compiling() or is_exporting() or within_transform():
         return False
@@ -68,7 +68,7 @@ def fits(call: Call) -> bool:
 
 def run(call: Call) -> Tensor:
     """Compute a call that fits."""
-    q, k, v = call.given()
+    q, k, v = call.operands()
     vector, pos, k_pos = None, None, None
     if call.leaves:
         most = reach(call.shape[2] + call.shape[3])
@@ -83,11 +83,11 @@ def run(call: Call) -> Tensor:
 
 @torch.library.custom_op("posenc::attend", mutates_args=(), schema=f"({CALL}) -> (Tensor, Tensor)")
 def attend(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Attend as eager code does; return the result, and the logarithms of the sums of rows."""
+    """Attend as eager code does; return the result and the log-sum-exp of each row of scores."""
     call, spoiled = _call(*arguments)
     work, q, k, v = blocked.cut(call)
     out, lse = blocked.forwards(work, q, k, v, work.terms.tensors)
-    assert lse is not None  # the kernel gives them
+    assert lse is not None  # the kernel returns it
     out = out[..., : call.v.shape[-1]].contiguous()
     return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan), lse
 
@@ -103,14 +103,14 @@ _GIVEN = f"(Tensor grad, Tensor out, Tensor lse, bool learns, {CALL}) -> Tensor[
 
 @torch.library.custom_op("posenc::attend_backward", mutates_args=(), schema=_GIVEN)
 def attend_backward(grad: Tensor, out: Tensor, lse: Tensor, learns: bool, *arguments: Any) -> list[Tensor]:
-    """Return the gradients of q, k and v, and of the vector where it learns."""
+    """Return the gradients of q, k and v, and of the vector if it learns."""
     call, spoiled = _call(*arguments)
-    if spoiled is not None:  # a row of NaN gives no gradients
+    if spoiled is not None:  # rows of NaN get no gradients
         out, grad = (t.masked_fill(spoiled[..., None], 0.0) for t in (out, grad))
     work, *qkv = blocked.cut(call)
     out, grad = (widened(t, qkv[2].shape[-1]) for t in (out, grad))
     saved = Saved(qkv[0], qkv[1], qkv[2], out, lse, grad.contiguous())
-    own = work.terms.slots[0].own  # a floating mask has its tensors behind those of the vector
+    own = work.terms.slots[0].own  # tensors of a floating mask come after the vector's
     wanted = [learns and i < own.stop for i in range(len(work.terms.tensors))]
     found, others = blocked.backwards(work, saved, work.terms.tensors, wanted)
     if work.terms.backwards:
@@ -126,12 +126,12 @@ def _(grad: Tensor, out: Tensor, lse: Tensor, learns: bool, *arguments: Any) -> 
 
 
 def _of_vector(vector: Tensor, terms: Terms, others: Sequence[Tensor | None]) -> Tensor:
-    """Return the gradients of the vector, given those of what terms made of it."""
+    """Return the gradients of the vector, given those of the terms that were cut from it."""
     total, reach, term = torch.zeros_like(vector), vector.shape[1] // 2, terms.slots[0].term
     if isinstance(term, LookedUp):
         starts = [term.low]
     else:
-        assert isinstance(term, ByDistance)  # as a vector is taken
+        assert isinstance(term, ByDistance)  # the only other term of a vector
         starts = [term.lowest + shift for (shift,) in term.ways]
     for start, t in zip(starts, others, strict=True):
         assert t is not None  # the vector learns
@@ -152,7 +152,7 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _twice(ctx: Any, *grads: Any) -> None:
-    raise RuntimeError(WORDS)
+    raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
 attend.register_autograd(_gradients, setup_context=_keep)
@@ -162,7 +162,7 @@ attend_backward.register_autograd(_twice)
 def _call(
     q: Tensor, k: Tensor, v: Tensor, vector: Tensor | None, pos: Tensor, k_pos: Tensor, *rest: Any
 ) -> tuple[Call, Tensor | None]:
-    """Return the call that the operator's arguments stand for, and which rows of its result are NaN."""
+    """Return the call that the operator's arguments describe, and which rows of its result are NaN."""
     mask, document_ids, causal, window, scale = rest
     encoding, leaves = Encoding(), []
     placed = k_placed = Placed(torch.zeros(0, dtype=torch.int64), (), 1)
@@ -172,19 +172,19 @@ def _call(
         leaves = [Leaf(encoding, placed, k_placed)]
     masks = causal, mask, window, document_ids, scale, 0.0, "blocked", q.dtype, leaves
     call = Call(q, k, v, encoding, placed, k_placed, True, *masks)
-    return finite.without(call, call.backend)
+    return finite.without_nonfinite(call, call.backend)
 
 
 def traced(call: Call) -> Tensor:
-    """Compute a call by what torch can trace: in blocks of queries, each with the keys that indices leave.
+    """Compute a call with operations that torch can trace: blocks of queries, each with the keys it may see by index.
 
-    Where lengths are open there is one block of all.
+    Symbolic lengths give one block.
     """
     part, found = Spans(call), blocks_by_index(call)
     call = _blanked(call, part, found)
     terms = Terms(call, [part], [])
-    q, k, v = *call.turned(), call.v
-    if not are_known(*call.shape[2:]):  # exporters cannot say for all lengths how rows of several heads are one's
+    q, k, v = *call.rotated_qk(), call.v
+    if not are_known(*call.shape[2:]):  # exporters cannot fold heads into rows for symbolic lengths
         k, v = of_each_head(k, call.shape[1]), of_each_head(v, call.shape[1])
     outs = [_of_block(call, terms, b, q[:, :, b.rows], k[:, :, b.keys], v[:, :, b.keys]) for b in found]
     return outs[0] if len(outs) == 1 else torch.cat(outs, 2)
@@ -196,14 +196,14 @@ def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: T
     if not torch.compiler.is_compiling() and block.first == block.last:
         return q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=dtype)
     mask = None if call.encoding.rescores else terms.mask(block, terms.tensors)
-    # within a transform torch's choice of a kernel does not see that a mask learns
+    # within a transform torch chooses a kernel without noticing that a mask learns
     transformed = mask is not None and (not torch.compiler.is_compiling() or within_transform())
     if call.dropout_p or call.encoding.rescores or transformed:
         work = Work(terms, [block], call.scale, call.dropout_p, None, True, call.shape[2])
         out = scores.attend(work, block, q, k, v, terms.tensors)
     else:
-        # a bias of 50 loses its fraction in half precision; the CPU adds a float32 mask to half precision scores, and
-        # other devices demand one dtype, so that all of it is float32 there
+        # a bias of 50 loses its fraction in half precision. The CPU adds a float32 mask to half precision scores; other
+        # devices require one dtype, so there everything is float32
         kind = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
         q, k, v = (t.to(kind) for t in (q, k, v))
         out = F.scaled_dot_product_attention(
@@ -213,10 +213,10 @@ def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: T
 
 
 def _blanked(call: Call, part: Spans, cover: Sequence[Block]) -> Call:
-    """Zero queries that see nothing and slots that no query sees, given blocks that cover all queries."""
+    """Zero queries that see no key and slots that no query sees, given blocks that cover all queries."""
     longer = call.causal and are_known(part.q_len, part.k_len) and part.q_len > part.k_len
     if call.mask is None and call.window is None and call.document_ids is None and not longer:
-        return call  # a causal mask alone shows each key to some query, and each query something
+        return call  # with only a causal mask each key is seen, and each query sees a key
     rows, keys = [], []
     for block in cover:
         seen = all_seen(part, block)

@@ -1,8 +1,8 @@
-"""Biases that see whole distances alone: a block of them is a view of one vector, with keys in reverse.
+"""Biases that depend only on integer distances: with keys in reverse, a block of them is a view of one vector.
 
-Query i and key j of a call are i - j + k_len - q_len apart by index. With the keys in reverse, j' = k_len - 1 - j, that
-is i + j' - (q_len - 1): element (i, j') of the bias is number i + j' of a vector of rising distances, a view whose
-strides are both one. torch's kernel reads it as it is, so that no matrix of biases is ever in memory.
+Query i and key j of a call are i - j + k_len - q_len apart by index. With the keys in reverse, j' = k_len - 1 - j, the
+distance is i + j' - (q_len - 1). So element (i, j') of the bias is entry i + j' of a vector over rising distances: a
+view whose strides are both one. torch's kernel reads the view, so no matrix of biases is ever in memory.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +17,12 @@ from posenc.attention.spans import Block
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias
 
-MOST = 8  # ways in which positions may lie against indices, each of which is a vector; beyond, biases are looked up
-Shifts = tuple[int, ...]  # of each leaf
+MOST = 8  # the most combinations of shifts, each of which needs a vector; with more, biases are looked up
+Shifts = tuple[int, ...]  # one for each leaf
 
 
 def shifts_of(leaves: Sequence[Leaf], blocks: Iterable[Block], offset: int) -> dict[Block, Shifts | None]:
-    """Return by how much the distance of positions exceeds that of indices, for each leaf; None where that varies."""
+    """Return the distance by position minus that by index, for each leaf; None for blocks in which it varies."""
     found: dict[Block, Shifts | None] = {}
     for block in blocks:
         shifts = [_shift(leaf, block, offset) for leaf in leaves]
@@ -31,7 +31,7 @@ def shifts_of(leaves: Sequence[Leaf], blocks: Iterable[Block], offset: int) -> d
 
 
 def _shift(leaf: Leaf, block: Block, offset: int) -> int | None:
-    if leaf.shift is not None:  # of most calls one number says it for all blocks
+    if leaf.shift is not None:  # in most calls all blocks share one shift
         return leaf.shift - offset
     starts = []
     for away, part in zip(leaf.away, (block.rows, block.keys), strict=True):
@@ -44,25 +44,25 @@ def _shift(leaf: Leaf, block: Block, offset: int) -> int | None:
 
 
 def over(encoding: Encoding, placed: Placed, distance: Tensor) -> Tensor:
-    """Return a bias over whole distances (heads, n), of an encoding that sees no more (`is_by_distance`)."""
-    assert isinstance(encoding, Bias)  # as is_by_distance says
-    # in the kind in which positions were placed: float64 asks for a bias in float64
+    """Return the bias over integer distances (heads, n) of an encoding that passes `is_by_distance`."""
+    assert isinstance(encoding, Bias)  # as is_by_distance ensures
+    # keep the dtype of the placed positions: float64 positions make a float64 bias
     return encoding.over(distance.double() if placed.parts[0].is_floating_point() else distance)
 
 
 def distances(call: Call) -> Tensor:
-    """Return all distances by index, rising."""
+    """Return all distances by index in rising order."""
     return torch.arange(1 - call.shape[2], call.shape[3], device=call.q.device)
 
 
 class ByDistance:
-    """The sum of biases by distance, and what causality and a window hide, as vectors (heads | 1, distances).
+    """The sum of biases by distance, with the masks of causality and window, as vectors (heads | 1, distances).
 
     Args:
         call: The call.
-        leaves: The biases; none for masks by index alone.
-        shifts: How positions lie against indices, block by block.
-        dtype: Of sums.
+        leaves: The biases; none if the call only has masks by index.
+        shifts: The shifts of positions against indices in each block.
+        dtype: The dtype of the sum.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class ByDistance:
             self.numbers |= dict.fromkeys((block for block, of in shifts.items() if of == way), number)
 
     def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return the vector of a block, as far as its distances go; of others nothing is asked."""
+        """Return the part of a block's vector that has its distances."""
         t, begin = tensors[self.numbers[block]], block.begin + self.k_len - block.last
         return [None if t is None else t[:, begin : begin + sum(block.size) - 1]]
 
     def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor:
-        """Return a block, its keys in reverse, (1, heads | 1, q_len, k_len), given its cut."""
+        """Return a block with keys in reverse (1, heads | 1, q_len, k_len), given its `cut`."""
         (t,) = tensors
         return t.as_strided((1, len(t), *block.size), (0, t.stride(0), 1, 1))
 
     def add_gradients(self, block: Block, d_scores: Tensor, sums: Sequence[Tensor | None]) -> None:
-        """Add the sums of anti-diagonals, i + j' = t, to the cut of gradients.
+        """Add the sums over anti-diagonals, i + j' = t, to the cut of the gradients.
 
-        Rows are made longer by zeros. Read as if they had one number less, number t of row i is element (i, t - i).
+        Rows are padded with zeros. Viewed with rows one entry shorter, entry t of row i is element (i, t - i).
         """
         (total,) = sums
         if total is None:
@@ -108,7 +108,7 @@ class ByDistance:
 
 
 class LookedUp:
-    """One bias by distance at positions in any order: looked up in a vector of all distances that occur."""
+    """One bias by distance, for positions in any order: looked up in a vector over all distances that occur."""
 
     def __init__(self, leaf: Leaf, dtype: torch.dtype) -> None:
         low, high = leaf.extremes
@@ -116,7 +116,7 @@ class LookedUp:
         self.leaf, self.low, self.tensors = leaf, low, [over(leaf.encoding, leaf.placed, index).to(dtype)]
 
     def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return the vector, whole."""
+        """Return the whole vector."""
         return list(tensors)
 
     def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor:
@@ -125,7 +125,7 @@ class LookedUp:
         return bias.transpose(0, 1) if bias.ndim == 4 else bias[None]
 
     def add_gradients(self, block: Block, d_scores: Tensor, sums: Sequence[Tensor | None]) -> None:
-        """Add the gradients of all pairs of one distance to those of the vector."""
+        """Add up the gradients of all pairs at one distance into the gradients of the vector."""
         (total,) = sums
         if total is None:
             return
@@ -140,16 +140,16 @@ class LookedUp:
 
 
 class ByRows:
-    """A content bias that sees distances: q_i·vector[i - j] + of_key[j], one product and a view for a block.
+    """A content bias by distance, q_i·vector[i - j] + of_key[j]: one product and a view for each block.
 
-    A product with the vectors of all distances of a block gives each query a row of numbers, of which key j' of query i
-    is number i + j'.
+    The product of queries with the vectors of all distances of a block gives each query a row; entry i + j' of the row
+    of query i belongs to key j'.
     """
 
     def __init__(self, leaf: Leaf, call: Call, shift: int, dtype: torch.dtype) -> None:
         encoding = leaf.encoding
-        assert isinstance(encoding, ContentBias)  # as who asks has looked
-        q, k = call.before()
+        assert isinstance(encoding, ContentBias)  # as Terms._by_rows ensures
+        q, k = call.unrotated_qk()
         scale = encoding.score_scale(q.shape[-1])
         self.k_len = call.shape[3]
         self.tensors = [encoding.queries(q.to(dtype)) * scale, encoding.vectors(distances(call) + shift, dtype)]
@@ -157,7 +157,7 @@ class ByRows:
             self.tensors.append(of_key.flip(-1) * scale)
 
     def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return the queries, vectors and numbers of keys of a block."""
+        """Return the queries, the vectors and the terms of keys of a block."""
         begin, first = block.begin + self.k_len - block.last, self.k_len - block.last
         q, vectors, *of_key = tensors
         found = [
@@ -167,7 +167,7 @@ class ByRows:
         return found + [None if t is None else t[block.batch, :, first : first + block.size[1]] for t in of_key]
 
     def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor:
-        """Return a block, its keys in reverse, (batch, heads, q_len, k_len), given its cut."""
+        """Return a block with keys in reverse (batch, heads, q_len, k_len), given its `cut`."""
         q, vectors, *of_key = tensors
         rows = q @ vectors.mT
         width = rows.shape[-1]

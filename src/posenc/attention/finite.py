@@ -1,7 +1,7 @@
-"""Keys and values that are no numbers reach the queries that see them, and no others.
+"""Let a key or value of NaN or infinity affect only the queries that see it.
 
-Every kernel multiplies what is masked by a weight of zero, and 0 times NaN is NaN: one token of one document would
-spoil its neighbours, and a later token those before it.
+Every kernel multiplies masked values by a weight of zero, and 0 times NaN is NaN: one token of one document would
+spoil the other documents, and a later token the earlier ones.
 """
 
 import math
@@ -20,40 +20,40 @@ from posenc.positions.checks import may_look
 KERNELS = ("sdpa", "flex")
 
 
-def without(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "batch heads q_len"] | None]:
-    """Zero the slots of NaN or infinity; return that, and whose results are NaN for seeing one. None if all is well.
+def without_nonfinite(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "batch heads q_len"] | None]:
+    """Zero the slots with NaN or infinity; return the call, and which queries see one (their results are NaN) or None.
 
-    Not on a GPU where a kernel reads them for itself: to look at them first would take about as long.
+    For fused kernels on a GPU, return the call as it is: reading k and v would take about as long as the kernel.
     """
     k, v, causal = call.k.detach(), call.v.detach(), call.causal and call.shape[2] > 1
     if not (causal or call.mask is not None or call.window is not None or call.document_ids is not None):
-        return call, None  # all see all
-    looks = may_look(k) and may_look(v) and may_look(call.q)
-    if (looks and _finite(k, v)) or (backend in KERNELS and k.device.type != "cpu"):
+        return call, None  # every query sees every key
+    readable = may_look(k) and may_look(v) and may_look(call.q)
+    if (readable and _finite(k, v)) or (backend in KERNELS and k.device.type != "cpu"):
         return call, None
     bad = ~(k.isfinite().all(-1) & v.isfinite().all(-1))
-    if call.encoding.rescores:  # a map may mix heads
+    if call.encoding.rescores:  # a score map may mix heads
         bad = bad.any(1, keepdim=True).expand_as(bad)
     hidden = bad[..., None]
     clean = replace(call, k=call.k.masked_fill(hidden, 0.0), v=call.v.masked_fill(hidden, 0.0))
     bad = of_each_head(bad, call.shape[1])
-    if not looks:
+    if not readable:
         return clean, _see_by_index(call, bad)
     spoiled = _see(call, bad)
     return clean, spoiled if bool(spoiled.any()) else None
 
 
 def _finite(k: Tensor, v: Tensor) -> bool:
-    """Whether all are numbers: by one sum, which others make NaN or infinite."""
-    # bfloat16 reaches as far as float32, and its sum in another dtype would be that of a copy
+    """Whether all values are finite: first by their sum, which one NaN or infinity would spoil."""
+    # bfloat16 has the range of float32, and a sum in another dtype would copy the tensor
     wide = torch.float32 if k.dtype == torch.float16 else k.dtype
     if math.isfinite(float(k.sum(dtype=wide)) + float(v.sum(dtype=wide))):
         return True
-    return bool(k.isfinite().all()) and bool(v.isfinite().all())  # large numbers have infinite sums as well
+    return bool(k.isfinite().all()) and bool(v.isfinite().all())  # large numbers can have an infinite sum, too
 
 
 def _see(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Tensor, "batch heads q_len"]:
-    """Return which queries see a key of those."""
+    """Return which queries see one of the bad keys."""
     found = bad.new_zeros(call.shape[:3])
     for part in spans(call):
         for block in part.blocks(ROWS):
@@ -66,10 +66,10 @@ def _see(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Tensor, "ba
 
 
 def _see_by_index(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Tensor, "batch heads q_len"]:
-    """Return which queries see a key of those, under a compiler or within a transform."""
+    """Return which queries see one of the bad keys, under a compiler or within a transform."""
     q_len, k_len = call.shape[2:]
     if call.mask is None and call.window is None and call.document_ids is None:
-        seen = torch.arange(k_len - q_len, k_len, device=bad.device) + 1  # keys that causality shows to each query
+        seen = torch.arange(k_len - q_len, k_len, device=bad.device) + 1  # keys that each query sees by causality
         return F.pad(bad.cumsum(-1), (1, 0))[..., seen.clamp(min=0)] > 0
     part = Spans(call)
     return torch.cat([(bad[:, :, None, b.keys] & all_seen(part, b)).any(-1) for b in blocks_by_index(call)], -1)

@@ -1,4 +1,4 @@
-"""torch's FlexAttention: biases by their `score_mod`, or looked up in a vector over distances."""
+"""torch's FlexAttention: biases as a `score_mod`, or looked up in a vector over distances."""
 
 import importlib.util
 import os
@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from posenc.attention import flex_masks
-from posenc.attention.call import Call, mixed, shown, widened
+from posenc.attention.call import Call, mixed, visible, widened
 from posenc.attention.distances import over
-from posenc.attention.leaves import Leaf, is_by_distance, knows
+from posenc.attention.leaves import Leaf, is_by_distance, keeps_promise
 from posenc.attention.spans import Spans, blank
 from posenc.attention.whole import grouped
 from posenc.encoding import Encoding
@@ -24,38 +24,38 @@ from posenc.placed import tensors
 from posenc.positions.checks import is_plain
 from posenc.private import is_wrapped
 
-SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2}  # of the sizes that were tried the fastest for a lookup
-NARROW = 16  # numbers of a row that its kernels for GPUs want at least
+SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2}  # the fastest sizes tried for a lookup
+NARROW = 16  # the smallest head dimension that the GPU kernels support
 FEW = 3  # scores of a trial
 
 Mod = Callable[..., Tensor]
 
 
 class Flex:
-    """Compiled FlexAttention, for GPUs; on a CPU by name, forwards."""
+    """Compiled FlexAttention for GPUs; on a CPU only if named, and only its forward pass."""
 
     name = "flex"
 
     def rejects(self, call: Call) -> str | None:
-        """Refuse devices, dtypes and biases that it cannot run, and gradients that are not tested."""
+        """Refuse devices, dtypes and biases that FlexAttention cannot run, and gradients that are not tested."""
         named = call.backend == self.name
         if (reason := mixed(call) or _refuses_place(call, named)) is not None:
             return reason
         if call.dropout_p:
             return "FlexAttention has no dropout."
         if call.out_dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            return f"FlexAttention has its scores in float32, which is less than {call.out_dtype}."
+            return f"FlexAttention computes scores in float32, which is less precise than {call.out_dtype}."
         if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):
             return "there is nothing to compile for tensors without elements."
         if call.encoding.rescores:
-            return f"{call.encoding.name} makes new scores of whole rows; a score_mod sees one score."
+            return f"{call.encoding.name} maps whole rows of scores to new ones, but a score_mod sees one score."
         leaves = call.leaves
         if (reason := next((r for leaf in leaves if (r := _refuses_bias(leaf)) is not None), None)) is not None:
             return reason
         return _refuses_gradients(call, leaves, named)
 
     def memory(self, call: Call) -> int:
-        """Estimate which blocks are left, as four tables, and copies in which unseen slots are zero."""
+        """Estimate the four tables of a block mask, and the copies in which unseen slots are zero."""
         batch, n_heads, q_len, k_len = call.shape
         blocks, what = 0, flex_masks.hidden(call)
         if what is not None:
@@ -67,11 +67,11 @@ class Flex:
 
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
-        # what its kernel for CPUs makes has no gradient, and tensors that could want one are refused at its door
+        # the CPU kernel has no gradient, and raises an error for tensors that require one
         on_cpu = call.q.device.type == "cpu"
         with no_autocast(call.q.device), torch.set_grad_enabled(torch.is_grad_enabled() and not on_cpu):
             call = _blanked(call)
-            q, k, v = (widened(t.detach() if on_cpu else t, NARROW) for t in call.given())
+            q, k, v = (widened(t.detach() if on_cpu else t, NARROW) for t in call.operands())
             options: dict[str, Any] = {
                 "kernel_options": None if on_cpu or not any(map(is_looked_up, call.leaves)) else SMALL,
                 "score_mod": score_mod(call),
@@ -84,33 +84,33 @@ class Flex:
 
 
 def _refuses_place(call: Call, named: bool) -> str | None:
-    """Say why FlexAttention does not run where the tensors are, or None."""
+    """Return why FlexAttention does not run on the tensors' device, or None."""
     device = call.q.device.type
     if not is_plain(call.q):
-        return "FlexAttention is compiled here, on its own; within a compiler or a transform blocks run."
+        return "this backend compiles FlexAttention itself, so it cannot run within a compiler or a transform."
     if device == "cpu" and not named:
         return (
-            "on a CPU FlexAttention has no backward pass and takes seconds to compile; blocks of queries are faster. "
-            "Ask for backend='flex' to have it all the same."
+            "on a CPU FlexAttention has no backward pass and takes seconds to compile; the backend 'blocked' is "
+            "faster. Pass backend='flex' to run it anyway."
         )
     if device not in ("cpu", "cuda"):
-        return f"FlexAttention was not tried on {device}."
+        return f"FlexAttention is not tested on {device}."
     if device == "cpu" and not _compiler():
-        return "without a C++ compiler FlexAttention forms all scores on a CPU. Install g++, or take another backend."
+        return "without a C++ compiler FlexAttention forms all scores on a CPU. Install g++, or use another backend."
     if device == "cuda" and importlib.util.find_spec("triton") is None:
-        return "without Triton FlexAttention forms all scores on a GPU. Install triton, or take another backend."
+        return "without Triton FlexAttention forms all scores on a GPU. Install triton, or use another backend."
     return None
 
 
 def _refuses_bias(leaf: Leaf) -> str | None:
-    """Say why a bias is no score_mod, or None."""
+    """Return why a bias cannot be a score_mod, or None."""
     encoding = leaf.encoding
     if not isinstance(encoding, Bias):
-        return f"{encoding.name} reads whole queries and keys, and a score_mod sees one score."
+        return f"{encoding.name} reads whole queries and keys, but a score_mod sees one score."
     if is_looked_up(leaf):
         return None
-    if not knows(encoding, "score_mod", "bias", "_broadcast"):
-        return f"{encoding.name} defines its bias anew, and not the score_mod."
+    if not keeps_promise(encoding, "score_mod", "bias", "_broadcast"):
+        return f"{encoding.name} overrides its bias but not its score_mod."
     if encoding not in _TRIED:
         _TRIED[encoding] = _tried(leaf)
     return _TRIED[encoding]
@@ -120,25 +120,25 @@ _TRIED: WeakKeyDictionary[Encoding, str | None] = WeakKeyDictionary()
 
 
 def _tried(leaf: Leaf) -> str | None:
-    """Run a score_mod on a few scores, and say why a kernel could not run it on one; or None.
+    """Run a score_mod on a few scores; return why a kernel could not run it, or None.
 
-    A kernel runs it score by score, so that all it makes of a score's indices must be one number for each score: it
-    can look tables up, and can neither form vectors and sum them nor read a number.
+    A kernel runs it for each score, so every intermediate result must be one number for each score. It may look values
+    up in tables, but may not form and sum vectors, nor read a value into Python.
     """
     name, device = leaf.encoding.name, leaf.placed.pos.device
     given = [torch.zeros(FEW, device=device), *(torch.zeros(FEW, dtype=torch.int64, device=device) for _ in range(4))]
     try:
         with torch.no_grad(), _Watch() as watch:
             torch.func.vmap(leaf_mod(leaf))(*given)
-    except Exception as error:  # of any kind: what stops a trial stops torch's compiler
+    except Exception as error:  # any error in the trial would also stop torch's compiler
         return f"{name} has a score_mod that cannot be traced: {type(error).__name__}: {str(error)[:200]}"
     if watch.wide:
-        return f"{name} forms vectors for each score ({watch.wide}), and compiled FlexAttention runs on numbers alone."
+        return f"{name} forms vectors for each score ({watch.wide}), but compiled FlexAttention supports only numbers."
     return None
 
 
 class _Watch(TorchFunctionMode):
-    """Keep the name of the first operation within vmap that makes more than one number of a score."""
+    """Record the first operation within vmap that returns more than one number for each score."""
 
     wide = ""
 
@@ -150,13 +150,14 @@ class _Watch(TorchFunctionMode):
 
 
 def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | None:
-    """Say why a backward pass is not to be had, or None if it is, or nothing wants one."""
+    """Return why there is no backward pass, or None if there is one or none is needed."""
     if not torch.is_grad_enabled():
         return None
     placed = [(leaf.placed, leaf.k_placed) for leaf in leaves]
     learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *tensors(placed)]
     learns = any(t.requires_grad for t in (*learned, *([] if call.mask is None else [call.mask])))
-    rotates = *call.encoding.parameters(), *tensors((call.placed, call.k_placed))  # q, k and v, perhaps as it learned
+    # a learned rotation gives q, k and v gradients
+    rotates = *call.encoding.parameters(), *tensors((call.placed, call.k_placed))
     trains = learns or any(t.requires_grad for t in (call.q, call.k, call.v, *rotates))
     if call.q.device.type == "cpu":
         return "FlexAttention has no backward pass on a CPU. Call it under torch.no_grad()." if trains else None
@@ -164,14 +165,15 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
         return None
     if learns:
         return (
-            f"{call.encoding.name} learns its bias, whose gradients by FlexAttention are not tested here: torch has "
-            "open issues about learned tensors in a score_mod. Ask for backend='flex' to have it all the same."
+            f"gradients of a learned bias or mask through FlexAttention are not tested, here with "
+            f"{call.encoding.name}: torch has open issues about learned tensors in a score_mod. "
+            "Pass backend='flex' to run it anyway."
         )
     if call.shape[2] % flex_masks.SIZE or call.shape[3] % flex_masks.SIZE:
         return (
-            f"torch has an open issue about NaN in FlexAttention's backward pass where lengths are no multiples of "
+            f"torch has an open issue about NaN in FlexAttention's backward pass where lengths are not multiples of "
             f"{flex_masks.SIZE}; got {call.shape[2]} and {call.shape[3]}. "
-            "Ask for backend='flex' to have it all the same."
+            "Pass backend='flex' to run it anyway."
         )
     return None
 
@@ -182,7 +184,7 @@ def _compiler() -> str | None:
 
 
 def _kind(call: Call) -> str:
-    """Return what makes another program of a call; on a GPU apart from shapes, of which a few programs serve all."""
+    """Return a key for the program of a call. On a GPU it leaves out shapes, since a few programs serve all of them."""
     mask = None if call.mask is None else (call.mask.dtype, [n > 1 for n in call.mask.shape])
     masks = call.causal, call.window is None, call.document_ids is None, mask
     shapes = (call.q.shape, call.k.shape) if call.q.device.type == "cpu" else None
@@ -192,11 +194,11 @@ def _kind(call: Call) -> str:
 
 @lru_cache(maxsize=64)
 def _compiled(kind: str, on_cpu: bool) -> Callable[..., Tensor]:
-    """Return FlexAttention to be compiled, once for each kind of call.
+    """Return compiled FlexAttention, one function for each kind of call.
 
-    Each kind has code of its own, by which torch counts programs: it gives up on code that it has compiled too often,
-    and a whole graph makes that an error instead of a kernel that forms all scores. On a GPU lengths are left open once
-    a second one comes; what torch 2.13 writes for CPUs then confuses the names of lengths where there are many.
+    Each kind has its own code object, because torch stops compiling a code object after too many versions; fullgraph
+    makes that an error instead of a fallback that forms all scores. On a GPU, lengths become symbolic when a second one
+    occurs. On a CPU they stay constant, since torch 2.13's CPU code confuses the names of many symbolic lengths.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -209,9 +211,9 @@ def _compiled(kind: str, on_cpu: bool) -> Callable[..., Tensor]:
 
 
 def _blanked(call: Call) -> Call:
-    """Zero slots that no query sees, where there may be some: 0 times NaN is NaN.
+    """Zero slots that no query sees, since 0 times NaN is NaN.
 
-    Where keys are as many as queries, a causal mask, windows and documents show each key to its own query.
+    With as many keys as queries and no mask, each key is seen at least by its own query.
     """
     if call.mask is None and call.shape[2] == call.shape[3]:
         return call
@@ -219,40 +221,41 @@ def _blanked(call: Call) -> Call:
 
 
 def score_mod(call: Call) -> Mod | None:
-    """Return f(score, b, h, q_idx, kv_idx): all biases, and a mask that is more than a row of keys."""
+    """Return f(score, b, h, q_idx, kv_idx): all biases, and a mask that depends on more than the key."""
     mods = [leaf_mod(leaf) for leaf in call.leaves]
-    mask = call.mask if flex_masks.shown_keys(call) is None else None
+    mask = call.mask if flex_masks.allowed_keys(call) is None else None
     if not mods and mask is None:
         return None
 
     def mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        found = score.float()  # a kernel has it so, and in half precision what is added would be rounded
+        found = score.float()  # the kernel's dtype; half precision would round the biases
         for one in mods:
             found = one(found, b, h, i, j)
         if mask is not None:
-            # not the number 0: torch 2.9 reads an index of numbers and tensors at once, which no kernel can
+            # 0 * at, not 0: torch 2.9 reads the values of an index of numbers and tensors, which a kernel cannot do
             entry = mask[tuple([at if n > 1 else 0 * at for at, n in zip((b, h, i, j), mask.shape, strict=True)])]
             seen = found if mask.dtype == torch.bool else found + entry
-            found = torch.where(shown(entry), seen, -torch.inf)  # a key of NaN reaches no row that does not see it
-        return found.float()  # float64 of real positions
+            found = torch.where(visible(entry), seen, -torch.inf)  # so a NaN score reaches no row that does not see it
+        return found.float()  # float64 positions make a float64 bias
 
     return mod
 
 
 def leaf_mod(leaf: Leaf) -> Mod:
-    """Return what one encoding adds to a score: looked up in a vector over distances, or formed by its own `score_mod`.
+    """Return the score_mod of one encoding: a lookup in a vector over distances, or the encoding's own `score_mod`.
 
-    On a GPU T5's bias takes 3.6 times plain attention from a vector, and 9 where each score forms its bucket; learned
-    slopes take 550 times, since all scores of a head add their gradients to one number (benchmarks/ATTEND_GPU.md).
+    On a GPU, T5's bias takes 3.6 times as long as plain attention if looked up, and 9 times if each score computes its
+    bucket. Learned slopes take 550 times as long, since all scores of a head add their gradients to one number
+    (benchmarks/ATTEND_GPU.md).
     """
-    assert isinstance(leaf.encoding, Bias)  # others are refused
+    assert isinstance(leaf.encoding, Bias)  # all others are refused
     if not is_looked_up(leaf):
         return leaf.encoding.score_mod(leaf.placed, leaf.k_placed)
     low, high = leaf.extremes
     vector = over(leaf.encoding, leaf.placed, torch.arange(low, high + 1, device=leaf.placed.pos.device))
     pos, k_pos = (p.pos if p.seq_dim else p.pos[None] for p in (leaf.placed, leaf.k_placed))
-    start = k_pos[:1, :1]  # far positions, which a kernel's 32 bits may not hold
-    pos, k_pos = (pos - start).int(), (k_pos - start + low).int()  # no number that a compiler would hold fast
+    start = k_pos[:1, :1]  # subtracted, since large positions may not fit a kernel's 32 bits
+    pos, k_pos = (pos - start).int(), (k_pos - start + low).int()  # tensors, since a compiler specialises on numbers
 
     def mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         row, k_row = (b if t.shape[0] > 1 else 0 * b for t in (pos, k_pos))
@@ -262,5 +265,5 @@ def leaf_mod(leaf: Leaf) -> Mod:
 
 
 def is_looked_up(leaf: Leaf) -> bool:
-    """Whether a bias is looked up in a vector: it sees whole distances, which are not much more than tokens."""
+    """Whether a bias is looked up in a vector: it depends on integer distances that span few more than the tokens."""
     return is_by_distance(leaf) and is_plain(leaf.placed.pos) and leaf.is_near

@@ -1,4 +1,4 @@
-"""The masks of FlexAttention: blocks of 128 x 128 tokens that are seen in part, in whole or by no query."""
+"""The masks of FlexAttention: blocks of 128 x 128 tokens that are seen fully, partly or not at all."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,15 +15,15 @@ from posenc.private import is_watched
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-SIZE = 128  # tokens of a block, as torch has them
-KEPT = 16  # masks that are kept
-LARGEST = 2**16  # blocks of a mask that is kept, of 16 bytes each
+SIZE = 128  # tokens of a block, torch's default
+KEPT = 16  # masks in the cache
+LARGEST = 2**16  # the most blocks of a cached mask, 16 bytes each
 
 Blocks = Bool[Tensor, "batch q_blocks k_blocks"]
 
 
 class Hidden(NamedTuple):
-    """What hides keys from queries before scores are formed."""
+    """The masks that apply before scores are computed."""
 
     q_len: int
     k_len: int
@@ -32,20 +32,20 @@ class Hidden(NamedTuple):
     device: torch.device
     size: int  # tokens of a block
     ids: Tensor | None  # documents, (batch | 1, k_len)
-    keys: Tensor | None  # which are shown to all, (batch | 1, k_len)
+    keys: Tensor | None  # True for the keys that the mask allows for all queries, (batch | 1, k_len)
 
 
 def hidden(call: Call) -> Hidden | None:
-    """Return what hides keys, but a mask that joins the scores; None if nothing does."""
-    ids, keys = call.document_ids, shown_keys(call)
+    """Return the masks of a call, except a mask that acts on single scores; None if there are none."""
+    ids, keys = call.document_ids, allowed_keys(call)
     if not call.causal and call.window is None and ids is None and keys is None:
         return None
     ids = ids if ids is None or ids.ndim == 2 else ids[None]
     return Hidden(*call.shape[2:], call.causal, call.window, call.q.device, SIZE, ids, keys)
 
 
-def shown_keys(call: Call) -> Bool[Tensor, "rows k_len"] | None:
-    """Return which keys are shown to all, if the mask says no more than that."""
+def allowed_keys(call: Call) -> Bool[Tensor, "rows k_len"] | None:
+    """Return the keys that the mask allows for all queries, if it is boolean and depends only on the key."""
     mask = call.mask
     if mask is None or mask.dtype != torch.bool or mask.shape[1] > 1 or mask.shape[2] != 1:
         return None
@@ -53,13 +53,13 @@ def shown_keys(call: Call) -> Bool[Tensor, "rows k_len"] | None:
 
 
 def block_mask(call: Call) -> "BlockMask | None":
-    """Return the blocks that are seen in part and in whole, from the ends of each, so that no pair is looked at.
+    """Return the blocks that are seen partly and fully, found from the ends of each block instead of single pairs.
 
-    A block that is called seen in part may turn out to be seen by no query: then it is formed for nothing.
+    A block that counts as partly seen may have no visible pair: then it is computed in vain.
 
-    To build a mask takes the host 2 ms, so that those by index are kept: `KEPT` of them, each for the stream of a GPU
-    that wrote it and may read it without waiting. Nothing is kept for a graph that is being captured, whose memory
-    lives as long as the graph, or from a mode that watches or fakes operations.
+    Building a mask takes the host 2 ms, so the last `KEPT` masks by index are cached, each for the GPU stream that
+    wrote it, which can read it without waiting. Masks are not cached while a CUDA graph is captured, since their memory
+    would belong to the graph, nor in a mode that records or fakes operations.
     """
     if (what := hidden(call)) is None:
         return None
@@ -75,7 +75,7 @@ def block_mask(call: Call) -> "BlockMask | None":
 
 @lru_cache(maxsize=KEPT)
 def _kept(what: Hidden, stream: int | None) -> "BlockMask":
-    with torch.inference_mode(False):  # or no later call could save it for its gradients
+    with torch.inference_mode(False):  # an inference tensor could not be saved for gradients later
         return _made(what)
 
 
@@ -89,7 +89,7 @@ def _made(what: Hidden) -> "BlockMask":
 
 
 def seen_blocks(what: Hidden) -> tuple[Blocks, Blocks]:
-    """Return which blocks may hold a pair that is seen, and in which all are."""
+    """Return which blocks may have a visible pair, and in which blocks all pairs are visible."""
     q_len, k_len, causal, window, device, size, ids, keys = what
     offset = k_len - q_len
     top, left = (torch.arange(0, n, size, device=device) for n in (q_len, k_len))
@@ -114,15 +114,15 @@ def seen_blocks(what: Hidden) -> tuple[Blocks, Blocks]:
 
 
 def _ordered(seen: Bool[Tensor, "*any columns"]) -> tuple[Int32[Tensor, "*any"], Int32[Tensor, "*any columns"]]:
-    """Return how many blocks each row of blocks has, and which ones, in order; what follows them means nothing."""
+    """Return the number of blocks in each row of blocks, and their columns in order, followed by unused entries."""
     which = seen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return seen.sum(-1, dtype=torch.int32), which.to(torch.int32).contiguous()
 
 
 def mask_mod(what: Hidden) -> Callable[..., Tensor]:
-    """Return f(b, h, q_idx, kv_idx): whether a pair is seen.
+    """Return f(b, h, q_idx, kv_idx): whether a pair is visible.
 
-    Numbers that change from call to call are tensors, since a compiler makes one program for each number.
+    Numbers that vary between calls are tensors, since a compiler specialises on Python numbers.
     """
     causal, ids, keys = what.causal, what.ids, what.keys
     number = torch.full((2,), what.k_len - what.q_len, device=what.device)

@@ -1,4 +1,4 @@
-"""The encodings that join the scores of a call, and what may be known of them before a score is formed."""
+"""The encodings that add to the scores of a call, and their properties that backends depend on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from posenc.placed import map_tensors, tensors
 from posenc.positions.checks import may_look
 from posenc.versions import FOLLOWS_VARS
 
-REACH = 4  # times the lengths of q and k that positions may spread over, for a bias to be looked up
+REACH = 4  # biases are looked up if positions spread over at most so many times the lengths of q and k
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """One encoding that joins the scores, and what was placed for it."""
+    """One encoding that adds to the scores, with its placed positions."""
 
     encoding: Encoding
     placed: Placed
@@ -33,32 +33,32 @@ class Leaf:
 
     @cached_property
     def shift(self) -> int | None:
-        """By how much that of any query exceeds that of any key, if it is one number; asked once in a call."""
+        """Position minus index of the queries, less that of the keys, if it is one number; computed once per call."""
         one = all(bool((away == away[:1, :1]).all()) for away in self.away)
         return int(self.away[0][0, 0] - self.away[1][0, 0]) if one else None
 
     @cached_property
     def extremes(self) -> tuple[int, int]:
-        """The smallest and the largest distance that occur: read once in a call, since a GPU is waited for."""
+        """The smallest and the largest distance that occur; read once per call, since reading waits for a GPU."""
         ends = torch.stack((*self.placed.pos.aminmax(), *self.k_placed.pos.aminmax())).tolist()
         return int(ends[0] - ends[3]), int(ends[1] - ends[2])
 
     @property
     def is_near(self) -> bool:
-        """Whether a vector of all distances that occur is not much longer than q and k."""
+        """Whether a vector over all distances that occur is not much longer than q and k."""
         low, high = self.extremes
         return high - low <= reach(self.placed.pos.shape[-1] + self.k_placed.pos.shape[-1])
 
 
-class Door(nn.Module):
-    """An encoding's bias, or map of scores, as a module's forward, so that its parameters can be given as arguments."""
+class BiasModule(nn.Module):
+    """An encoding's bias or score map as a module's forward, so that `functional_call` can replace its parameters."""
 
     def __init__(self, encoding: Encoding) -> None:
         super().__init__()
         self.encoding = encoding
 
     def forward(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, *rescored: Any) -> Tensor | None:
-        """Return the bias, or the map of scores where these are given, and who sees whom."""
+        """Return the bias; or, given scores and the mask of visible pairs, the mapped scores."""
         if not rescored:
             return self.encoding.bias(q, k, placed, k_placed)
         scores, allowed = rescored
@@ -66,36 +66,38 @@ class Door(nn.Module):
 
 
 def biased(q: Tensor, k: Tensor, encoding: Encoding, placed: Placed, k_placed: Placed) -> list[Leaf]:
-    """Return the encodings that join the scores."""
+    """Return the encodings that add to the scores."""
     pairs = zip(encoding.leaves(placed), encoding.leaves(k_placed), strict=True)
     leaves = [Leaf(leaf, part, k_part) for (leaf, part), (_, k_part) in pairs]
     return [leaf for leaf in leaves if _has_bias(leaf, q, k)]
 
 
 def sees_distance(leaf: Leaf) -> bool:
-    """Whether a bias is one number for each distance between two whole positions, which may be looked at."""
+    """Whether a bias is one number for each integer distance, and positions can be read."""
     return isinstance(leaf.encoding, Bias) and may_slice(leaf)
 
 
 def may_slice(leaf: Leaf) -> bool:
-    """Whether an encoding sees only distances, whole ones, which may be looked at."""
+    """Whether an encoding depends only on integer distances, and positions can be read."""
     return is_by_distance(leaf) and all(may_look(p.pos) for p in (leaf.placed, leaf.k_placed))
 
 
 def is_by_distance(leaf: Leaf) -> bool:
-    """Whether an encoding sees only distances between positions, which are whole numbers here."""
+    """Whether an encoding depends only on distances between positions, and these are integers here."""
     return (
         isinstance(leaf.encoding, (Bias, ContentBias))
         and leaf.encoding.by_distance
-        and knows(leaf.encoding, "by_distance", "bias", "parts", *(["at"] if isinstance(leaf.encoding, Bias) else []))
+        and keeps_promise(
+            leaf.encoding, "by_distance", "bias", "parts", *(["at"] if isinstance(leaf.encoding, Bias) else [])
+        )
         and not any(p.pos.is_floating_point() or p.n_axes > 1 for p in (leaf.placed, leaf.k_placed))
     )
 
 
-def knows(encoding: Encoding, promise: str, *methods: str) -> bool:
-    """Whether what a class says of its methods is said of those that an encoding has.
+def keeps_promise(encoding: Encoding, promise: str, *methods: str) -> bool:
+    """Whether a class attribute, the promise, still describes the methods of an encoding.
 
-    A subclass that defines one of them anew, and not the promise, has promised nothing.
+    It does not if a subclass overrides one of the methods but not the attribute.
     """
     order = type(encoding).__mro__
     promised, *defined = (next(i for i, cls in enumerate(order) if n in vars(cls)) for n in (promise, *methods))
@@ -103,12 +105,12 @@ def knows(encoding: Encoding, promise: str, *methods: str) -> bool:
 
 
 def reach(n_tokens: int) -> int:
-    """Return how long a vector of distances may be for queries and keys of so many tokens in all."""
+    """Return the longest vector of distances that is looked up for `n_tokens` queries and keys in all."""
     return REACH * n_tokens + 64
 
 
-def hidden(encoding: Encoding) -> str | None:
-    """Name a tensor that carries gradients and is no parameter, which no backward pass could be given; or None."""
+def unregistered(encoding: Encoding) -> str | None:
+    """Name a tensor that carries gradients but is not a parameter, so a backward pass cannot find it; or None."""
     if torch.compiler.is_compiling() and not FOLLOWS_VARS:
         return None
     for module in encoding.modules():
@@ -119,12 +121,12 @@ def hidden(encoding: Encoding) -> str | None:
 
 
 def learning(tree: Any) -> list[Tensor]:
-    """Return the tensors of what was placed that carry gradients."""
+    """Return the tensors of placed positions that carry gradients."""
     return [t for t in tensors(tree) if t.requires_grad]
 
 
 def with_parts(tree: Any, others: Sequence[Tensor]) -> Any:
-    """Return what was placed with others in place of its `learning` tensors."""
+    """Return placed positions with other tensors in place of the `learning` ones."""
     given = iter(others)
     return map_tensors(lambda t: next(given) if t.requires_grad else t, tree)
 

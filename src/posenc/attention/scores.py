@@ -1,4 +1,4 @@
-"""A block whose scores are formed: for gradients of biases, maps of scores, dropout, and where no kernel runs."""
+"""Blocks whose scores are formed: for gradients of biases, score maps, dropout, and devices without a kernel."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ from posenc.attention.spans import Block
 from posenc.attention.terms import Terms
 
 Sums = Sequence[Tensor | None]
-WORDS = (
-    "attend: this backend has no second derivative, because scores are formed again in its backward pass alone. "
-    "Pass backend='reference' to have one."
+NO_SECOND_DERIVATIVE = (
+    "attend: this backend has no second derivative, because its backward pass computes the scores again without a "
+    "graph. Pass backend='reference' to get one."
 )
 
 
 @dataclass(frozen=True)
 class Work:
-    """One call, cut into blocks: what both passes need apart from tensors."""
+    """One call, cut into blocks, without its tensors: what both passes share."""
 
     terms: Terms
     blocks: Sequence[Block]
     scale: float
     dropout_p: float
     seed: int | None  # of dropout; None to let torch draw
-    formed: bool  # scores are formed, since no kernel does what is asked for
+    formed: bool  # whether scores are formed, since no kernel supports the call
     q_len: int
 
 
 class Saved(NamedTuple):
-    """What a backward pass is given of a forward pass, and the gradient of its result."""
+    """The tensors that the forward pass saves, and the gradient of its result."""
 
     q: Tensor
     k: Tensor
@@ -45,9 +45,9 @@ class Saved(NamedTuple):
 
 
 def attend(work: Work, block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Return the result of a block, given its own queries, keys and values, in plain differentiable steps.
+    """Return the result of a block, given its queries, keys and values, in plain differentiable steps.
 
-    Where there is a map of scores, it sees them, and biases, as they are also where nothing is seen.
+    A score map gets scores and biases of masked keys as well; the mask is applied after it.
     """
     terms, n_kv = work.terms, k.shape[1]
     q, k, v = (t.to(terms.dtype) for t in (q, k, v))
@@ -66,13 +66,13 @@ def attend(work: Work, block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: S
 def gradients(
     work: Work, block: Block, saved: Saved, tensors: Sequence[Tensor], sums: Sequence[Tensor], others: Sums
 ) -> None:
-    """Add all gradients of a block to `sums` (q, k, v) and `others` (of the terms): formed again under autograd."""
+    """Add a block's gradients to `sums` (q, k, v) and `others` (the terms), by computing it again under autograd."""
     at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
     with torch.enable_grad():
         q, k, v = (t[where].detach().requires_grad_() for t, where in zip(saved[:3], (at, keys, keys), strict=True))
         live = [t if s is None else t.detach().requires_grad_() for t, s in zip(tensors, others, strict=True)]
         out = attend(work, block, q, k, v, live)
-    own = [sums[0][at], sums[1][keys], sums[2][keys], *others]  # views, to be added to
+    own = [sums[0][at], sums[1][keys], sums[2][keys], *others]  # views, so that adding to them adds to the sums
     wanted = [(t, s) for t, s in zip((q, k, v, *live), own, strict=True) if s is not None]
     found = torch.autograd.grad(out, [t for t, _ in wanted], saved.grad[at].to(out.dtype), allow_unused=True)
     for part, (_, total) in zip(found, wanted, strict=True):
@@ -83,10 +83,10 @@ def gradients(
 def gradients_of_terms(
     work: Work, block: Block, saved: Saved, tensors: Sequence[Tensor], sums: Sequence[Tensor], others: Sums
 ) -> None:
-    """Add all gradients of a block whose terms learn: its weights come back from scores and the sums of rows."""
+    """Add the gradients of a block whose terms learn, with its weights computed from scores and log-sum-exp."""
     terms, n_kv = work.terms, saved.k.shape[1]
     at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), terms.keys(block))
-    assert saved.lse is not None  # the kernel gives them
+    assert saved.lse is not None  # the kernel returns it
     q, grad, out, lse = (t[at].to(terms.dtype) for t in (saved.q, saved.grad, saved.out, saved.lse))
     k, v = (t[keys].to(terms.dtype) for t in (saved.k, saved.v))
     weights = _of_heads(_grouped(q * work.scale, n_kv) @ k.mT, q)
@@ -103,8 +103,8 @@ def gradients_of_terms(
 
 
 def _kept(work: Work, block: Block, weights: Tensor) -> Tensor:
-    """Return what dropout multiplies a block's weights with: the same whenever it is asked."""
-    assert work.seed is not None  # as who asks has looked
+    """Return dropout's factors for a block's weights: the same in both passes."""
+    assert work.seed is not None  # as `attend` ensures
     number = (block.item or 0) * work.q_len + block.begin
     random = torch.Generator(weights.device).manual_seed(work.seed + number)
     keep = 1 - work.dropout_p
@@ -112,28 +112,29 @@ def _kept(work: Work, block: Block, weights: Tensor) -> Tensor:
 
 
 def _grouped(t: Tensor, n_kv: int) -> Tensor:
-    """Return rows of all heads that share a key's head as rows of that one: (batch, n_kv, rows, width)."""
+    """Fold the query heads that share a key head into the rows of that head: (batch, n_kv, rows, width)."""
     return t if t.shape[1] == n_kv else t.reshape(t.shape[0], n_kv, t.shape[1] // n_kv * t.shape[2], t.shape[3])
 
 
 def _of_heads(t: Tensor, q: Tensor) -> Tensor:
-    """Return such rows as those of each head again."""
+    """Undo `_grouped`: return the rows of each query head."""
     return t.reshape(*q.shape[:3], t.shape[-1])
 
 
 def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Decorate a backward: what it returns raises when it is differentiated.
+    """Decorate a backward so that differentiating its results raises an error.
 
-    torch's `once_differentiable` does so only where the incoming gradient has a graph, and drops the rest in silence.
+    torch's `once_differentiable` raises only if the incoming gradient has a graph; otherwise it returns no gradient
+    without an error.
     """
 
     @wraps(backward)
     def wrapped(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
             found = backward(ctx, *grads)
-        if not torch.is_grad_enabled():  # no more is asked for
+        if not torch.is_grad_enabled():  # no second derivative is requested
             return found
-        # they hang on all that they depend on, so that whoever asks for the gradient of one tensor alone comes by
+        # attach results to all that they depend on, so that the gradient of any one of these raises
         depends = [t for t in (*ctx.saved_tensors, *grads) if isinstance(t, Tensor) and t.requires_grad]
         return tuple(None if t is None else _Raises.apply(t.detach(), *depends) for t in found)
 
@@ -147,4 +148,4 @@ class _Raises(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        raise RuntimeError(WORDS)
+        raise RuntimeError(NO_SECOND_DERIVATIVE)

@@ -1,4 +1,4 @@
-"""Which keys each query may see, as ranges: what masks by index come to without a matrix."""
+"""The keys that each query may see, as ranges: masks by index without a matrix."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -8,27 +8,29 @@ import torch
 from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 
-from posenc.attention.call import Call, all_of, shown
+from posenc.attention.call import Call, all_of, visible
 from posenc.positions.checks import may_look
 from posenc.private import is_known
 
-SHORTEST = 64  # tokens from which on a document gets blocks of its own
-HARMLESS = 1e15  # its square, times some lanes, is a number in float32
-COMPILED = 8  # blocks at most that a compiler writes out, which takes about three seconds for each
-ROWS = 256  # queries of a block that is cut by index, at least
-APART = 32  # queries from which on rows of a batch that are padded differently run one by one
+SHORTEST = 64  # a document of at least so many tokens gets its own blocks
+HARMLESS = 1e15  # its square, summed over the head dimension, is finite in float32
+COMPILED = 8  # the most blocks in a compiled graph, each of which takes about three seconds to compile
+ROWS = 256  # the fewest queries of a block that is cut by index
+APART = 32  # with at least so many queries, rows of a batch that are padded differently run one by one
 
 
 class Block(NamedTuple):
     """Some queries and all keys that any of them sees.
 
     Args:
-        item: Of the batch; None for all of it.
-        begin: The first query; `end` is behind the last.
-        first: The first key; `last` is behind the last.
-        ragged: Not every query sees the same of these keys, by causality or window.
-        mixed: Tokens of several documents are among them.
-        masked: The caller's mask is to be looked at.
+        item: Item of the batch; None for the whole batch.
+        begin: The first query.
+        end: One past the last query.
+        first: The first key.
+        last: One past the last key.
+        ragged: Causality or a window masks some of these keys for some of the queries.
+        mixed: The tokens are of several documents.
+        masked: The caller's mask must be applied.
     """
 
     item: int | None
@@ -57,16 +59,16 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many queries and keys."""
+        """The numbers of queries and of keys."""
         return self.end - self.begin, self.last - self.first
 
 
 class Spans:
     """The ranges [low, high) of keys that the queries of a call see, for some items of its batch.
 
-    Both ends rise with the query, so that a block of queries sees one range as well. Documents and
-    padding count as ranges where their values may be looked at and where they are ranges; where not,
-    `mixed` and `masked` say that blocks must be masked.
+    Both ends rise with the query, so a block of queries sees one range as well. Documents and padding
+    become ranges if their values can be read and are contiguous; otherwise `mixed` and `masked` mark the
+    blocks that need a mask.
     """
 
     def __init__(self, call: Call, item: int | None = None) -> None:
@@ -81,9 +83,9 @@ class Spans:
 
     @cached_property
     def ends(self) -> tuple[Int64[Tensor, " q_len"], Int64[Tensor, " q_len"]]:
-        """The first key that each query sees, and the one behind the last; equal where it sees none."""
+        """The first key that each query sees, and one past the last; equal where it sees none."""
         call = self.call
-        here = torch.arange(self.offset, self.k_len, device="cpu")  # where it can be read
+        here = torch.arange(self.offset, self.k_len, device="cpu")  # where reading it does not wait
         low, high = torch.zeros_like(here), torch.full_like(here, self.k_len)
         if call.window is not None:
             low = here - call.window + 1
@@ -98,10 +100,10 @@ class Spans:
         return low, torch.maximum(low, high)
 
     def blocks(self, n_rows: int) -> list[Block]:
-        """Return blocks of at most `n_rows` queries that cover all that see anything.
+        """Return blocks of at most `n_rows` queries that cover all queries that see a key.
 
-        What is left of a length that is no multiple comes first: of a causal call it has the fewest keys. Among short
-        documents there are no more than `SHORTEST` queries, since others than their own keys would be computed.
+        The first block is the short one, since in a causal call it has the fewest keys. A block of short documents has
+        at most `SHORTEST` queries, since it also computes scores across documents.
         """
         low, high = (t.tolist() for t in self.ends)
         short = self._in_short_documents()
@@ -112,13 +114,13 @@ class Spans:
                     at += 1
                     continue
                 rows = min(n_rows, SHORTEST) if short[at] else n_rows
-                end = min(at - (at - stop) % rows + rows, stop)  # whole blocks end at the stop
+                end = min(at - (at - stop) % rows + rows, stop)  # the short block comes first
                 found.append(self._block(at, end, low, high))
                 at = end
         return [b for b in found if b.last > b.first]
 
     def _block(self, begin: int, end: int, low: list[int], high: list[int]) -> Block:
-        while low[end - 1] == high[end - 1]:  # padding at the end sees nothing
+        while low[end - 1] == high[end - 1]:  # padding at the end sees no key
             end -= 1
         documents = False
         if self.runs is not None:
@@ -129,7 +131,7 @@ class Spans:
         return Block(self.item, begin, end, *keys, ragged, self.mixed or documents, self.masked)
 
     def _document_cuts(self) -> list[int]:
-        """Return where long documents begin and end, among the queries."""
+        """Return the queries at which long documents begin or end."""
         if self.runs is None:
             return []
         begin, end = self.runs
@@ -139,7 +141,7 @@ class Spans:
         return [e for e in (edges - self.offset).tolist() if 0 < e < self.q_len]
 
     def _in_short_documents(self) -> list[bool]:
-        """Return which queries are of documents that have no blocks of their own."""
+        """Return which queries belong to documents that are too short for their own blocks."""
         if self.runs is None:
             return [False] * self.q_len
         begin, end = self.runs
@@ -147,7 +149,7 @@ class Spans:
         return found
 
     def allowed(self, block: Block) -> Bool[Tensor, "... q_len k_len"] | None:
-        """Return who sees whom in a block, as far as ragged edges, documents and the mask say; None if all do."""
+        """Return which queries see which keys in a block, by causality, window, documents and mask; None if all do."""
         call, device = self.call, self.call.q.device
         terms: list[Tensor] = []
         if block.ragged:
@@ -158,12 +160,12 @@ class Spans:
             rows = slice(block.begin + self.offset, block.end + self.offset)
             terms.append((self.ids[..., rows, None] == self.ids[..., None, block.keys]).unsqueeze(-3))
         if block.masked:
-            terms.append(shown(cut(call.mask, block)))
+            terms.append(visible(cut(call.mask, block)))
         return all_of(terms)
 
 
 def spans(call: Call) -> list[Spans]:
-    """Return the ranges of a call: of the whole batch, or of each item where they differ."""
+    """Return the ranges of a call: one for the whole batch, or one for each item if they differ."""
     batch, q_len = call.q.shape[0], call.shape[2]
     by_ids = call.document_ids is not None and call.document_ids.ndim == 2 and call.document_ids.shape[0] > 1
     by_mask = is_padding(call) and call.mask is not None and call.mask.shape[0] > 1
@@ -173,19 +175,19 @@ def spans(call: Call) -> list[Spans]:
 
 
 def blank(call: Call, parts: list[Spans]) -> Call:
-    """Zero every query that sees nothing and every slot that no query sees, since they may hold NaN.
+    """Zero each query that sees no key and each slot that no query sees, since they may hold NaN.
 
-    0 times NaN is NaN: forwards in the sum over keys, backwards everywhere.
+    0 times NaN is NaN: in the sum over keys, and in all gradients.
     """
     if call.mask is None and call.window is None and call.document_ids is None:
-        return call  # a causal mask alone shows each key to some query, and blocks leave out rows that see nothing
+        return call  # with only a causal mask each key is seen, and blocks leave out rows that see no key
     batch, _, q_len, k_len = call.shape
     heads = 1 if call.mask is None else call.mask.shape[1]
     rows = torch.zeros(batch, heads, q_len, dtype=torch.bool, device=call.q.device)
     keys = torch.zeros(batch, k_len, dtype=torch.bool, device=call.q.device)
     for part in parts:
         for block in part.blocks(1024):
-            seen = part.allowed(block) if block.mixed or block.masked else None  # a range shows all of itself
+            seen = part.allowed(block) if block.mixed or block.masked else None  # each key in the range is seen
             rows[block.batch, :, block.rows] |= True if seen is None else _any(seen, -1)
             keys[block.batch, block.keys] |= True if seen is None else _any(_any(seen, -2), -2)
     q, k, v = call.q, call.k, call.v
@@ -197,29 +199,29 @@ def blank(call: Call, parts: list[Spans]) -> Call:
 
 
 def _harmless(t: Tensor, hidden: Bool[Tensor, "batch heads_or_one length"]) -> bool:
-    """Whether slots that no query sees hold numbers of finite products, so that no copy without them is needed."""
+    """Whether slots that no query sees hold numbers small enough for finite products, so that no copy is needed."""
     if not may_look(t):
         return False
     found = t.detach()[hidden] if hidden.shape[1] > 1 else t.detach().transpose(1, 2)[hidden[:, 0]]
-    return found.numel() == 0 or bool(found.abs().max() < HARMLESS)  # a copy of what is hidden alone
+    return found.numel() == 0 or bool(found.abs().max() < HARMLESS)  # copies only the hidden slots
 
 
 def _any(seen: Tensor, dim: int) -> Tensor:
-    """Return whether any is true along a dimension, which may be left out in front."""
+    """Return whether any entry along a dimension is true; leave a tensor without that dimension as it is."""
     return seen.any(dim) if seen.ndim >= -dim else seen
 
 
 def is_padding(call: Call) -> bool:
-    """Whether the mask says of keys alone whether they may be seen, and may be looked at."""
+    """Whether the mask depends only on the key, and its values can be read."""
     mask = call.mask
     if mask is None or mask.shape[1] > 1 or mask.shape[2] > 1 or not may_look(mask) or mask.requires_grad:
         return False
-    return mask.dtype == torch.bool or bool(((mask == 0) | ~shown(mask)).all())
+    return mask.dtype == torch.bool or bool(((mask == 0) | ~visible(mask)).all())
 
 
 def cut(mask: Tensor | None, block: Block) -> Tensor:
     """Return a block of a mask that broadcasts to (batch, n_heads, q_len, k_len)."""
-    assert mask is not None  # blocks are masked only where there is one
+    assert mask is not None  # only a call with a mask has masked blocks
     for dim, part in ((0, block.batch), (2, block.rows), (3, block.keys)):
         if mask.shape[dim] > 1:
             mask = mask[(slice(None),) * dim + (part,)]
@@ -231,7 +233,7 @@ def _of_item(t: Tensor | None, item: int | None, ndim: int) -> Tensor | None:
 
 
 def _runs(ids: Tensor) -> tuple[Int64[Tensor, " k_len"], Int64[Tensor, " k_len"]] | None:
-    """Return for each token where its document begins and ends, if each is one run of one row of ids."""
+    """Return for each token the ends of its document, if each document is one run in one row of ids."""
     row = ids[0] if ids.ndim == 2 and ids.shape[0] == 1 else ids
     if row.ndim > 1 or not may_look(row):
         return None
@@ -246,14 +248,14 @@ def _runs(ids: Tensor) -> tuple[Int64[Tensor, " k_len"], Int64[Tensor, " k_len"]
 
 
 def _padding(call: Call, item: int | None) -> tuple[int, int] | None:
-    """Return the range of keys that the mask leaves, if it says no more than that."""
+    """Return the range of keys that the mask allows, if the mask is one range."""
     if not is_padding(call) or call.mask is None:
         return None
     rows = call.mask if item is None or call.mask.shape[0] == 1 else call.mask[item : item + 1]
     if rows.shape[0] > 1:
         return None
     row = rows[0, 0, 0].expand(call.shape[3])
-    seen = shown(row).nonzero()[:, 0]
+    seen = visible(row).nonzero()[:, 0]
     if len(seen) == 0:
         return 0, 0
     first, last = int(seen[0]), int(seen[-1]) + 1
@@ -261,9 +263,9 @@ def _padding(call: Call, item: int | None) -> tuple[int, int] | None:
 
 
 def blocks_by_index(call: Call) -> list[Block]:
-    """Return blocks of queries by what indices say alone; one, where a compiler leaves lengths open.
+    """Return blocks of queries that are cut only by index; one block if a compiler leaves lengths open.
 
-    Some may have no keys.
+    Some blocks may have no keys.
     """
     q_len, k_len = call.shape[2:]
     ragged = call.causal or call.window is not None
@@ -281,19 +283,19 @@ def blocks_by_index(call: Call) -> list[Block]:
 
 
 def are_known(*lengths: int | None) -> bool:
-    """Whether lengths are numbers, rather than what a compiler leaves open."""
+    """Whether lengths are numbers, not symbols of a compiler."""
     return all(n is None or is_known(n) for n in lengths)
 
 
 def all_seen(part: Spans, block: Block) -> Bool[Tensor, "batch heads rows keys"]:
-    """Return who sees whom in a block of a call in which something hides, whose queries and keys are all there."""
+    """Return which queries see which keys in a block of a masked call, broadcast to all its queries and keys."""
     seen = part.allowed(block)
-    assert seen is not None  # something hides
+    assert seen is not None  # the call is masked
     return seen.expand(torch.broadcast_shapes(seen.shape, (1, 1, *block.size)))
 
 
 def block_ends(t: Shaped[Tensor, "*rows n"], size: int) -> tuple[Tensor, Tensor]:
-    """Return the least and the largest of each block of a row, whose last one may be short."""
+    """Return the minimum and maximum of each block of `size` entries of a row; the last block may be short."""
     short = -t.shape[-1] % size
     blocks = torch.cat((t, t[..., -1:].expand(*t.shape[:-1], short)), -1).unflatten(-1, (-1, size))
     return blocks.amin(-1), blocks.amax(-1)

@@ -1,4 +1,4 @@
-"""What joins the scores of blocks: biases, a floating mask, and minus infinity where nothing is seen."""
+"""The terms added to the scores of a block: biases, a floating mask, and minus infinity at masked keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from posenc.attention.call import Call, added, light
 from posenc.attention.distances import MOST, ByDistance, ByRows, LookedUp, shifts_of
-from posenc.attention.leaves import Door, Leaf, learning, may_slice, sees_distance, with_parts
+from posenc.attention.leaves import BiasModule, Leaf, learning, may_slice, sees_distance, with_parts
 from posenc.attention.spans import Block, Spans, cut
 from posenc.families import ContentBias
 from posenc.private import shared_copy
@@ -20,31 +20,31 @@ class Term(Protocol):
     """One term of the scores.
 
     Attributes:
-        tensors: What gradients may go to.
+        tensors: The tensors that may get gradients.
     """
 
     tensors: list[Tensor]
 
     def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return views of the tensors, or of sums of their gradients, that a block needs."""
+        """Return the views that a block needs, of the tensors or of the sums of their gradients."""
 
     def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
-        """Return the term of a block, given its cut, (batch | 1, heads | 1, q_len, k_len)."""
+        """Return the term of a block (batch | 1, heads | 1, q_len, k_len), given its `cut`."""
 
 
 class Formed:
-    """What an encoding's own `bias`, or its map of scores, gives for a block."""
+    """The term of an encoding's own `bias` or `rescore`, computed block by block."""
 
     def __init__(self, leaf: Leaf, call: Call, dtype: torch.dtype) -> None:
-        self.leaf, self.dtype, self.hollow = leaf, dtype, light(call)
+        self.leaf, self.dtype, self.empty = leaf, dtype, light(call)
         named = dict(leaf.encoding.named_parameters())
         self.names, parts = list(named), learning((leaf.placed, leaf.k_placed))
         self.n_parts = len(parts)
         self.reads_qk = leaf.encoding.reads_qk or leaf.encoding.rescores
-        self.tensors = [*(call.before() if self.reads_qk else ()), *parts, *named.values()]
+        self.tensors = [*(call.unrotated_qk() if self.reads_qk else ()), *parts, *named.values()]
 
     def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return queries and keys of the block, and all other tensors."""
+        """Return the queries and keys of the block, and all other tensors whole."""
         found = list(tensors)
         for i, part in enumerate((block.rows, block.keys) if self.reads_qk else ()):
             t = found[i]
@@ -52,27 +52,27 @@ class Formed:
         return found
 
     def of(self, block: Block, tensors: Sequence[Tensor], *scores: Tensor | None) -> Tensor | None:
-        """Run the encoding on a block, with the given tensors for its own."""
-        empty = self.hollow.q[block.batch, :, block.rows], self.hollow.k[block.batch, :, block.keys]
+        """Run the encoding on a block, with the given tensors in place of its own."""
+        empty = self.empty.q[block.batch, :, block.rows], self.empty.k[block.batch, :, block.keys]
         q, k = (t.to(self.dtype) for t in tensors[:2]) if self.reads_qk else empty
         first = 2 * self.reads_qk
         parts, learned = tensors[first : first + self.n_parts], tensors[first + self.n_parts :]
         placed, k_placed = self.leaf.placed, self.leaf.k_placed
-        live = torch.compiler.is_compiling()  # nothing is formed again there
-        if not live:
+        compiling = torch.compiler.is_compiling()  # then no block is computed twice, and no tensor is replaced
+        if not compiling:
             placed, k_placed = with_parts((placed, k_placed), parts)
         placed = placed.rows(block.begin, block.end, block.batch)
         k_placed = k_placed.rows(block.first, block.last, block.batch)
-        if live:
-            return Door(self.leaf.encoding)(q, k, placed, k_placed, *scores)  # type: ignore[no-any-return]
+        if compiling:
+            return BiasModule(self.leaf.encoding)(q, k, placed, k_placed, *scores)  # type: ignore[no-any-return]
         named = {f"encoding.{name}": t for name, t in zip(self.names, learned, strict=True)}
-        door = Door(shared_copy(self.leaf.encoding))
-        found: Tensor | None = functional_call(door, named, (q, k, placed, k_placed, *scores))
+        module = BiasModule(shared_copy(self.leaf.encoding))
+        found: Tensor | None = functional_call(module, named, (q, k, placed, k_placed, *scores))
         return found
 
 
 class Added:
-    """The caller's floating mask; what it hides is left to `Spans.allowed`."""
+    """The finite part of the caller's floating mask. `Spans.allowed` handles masked entries."""
 
     def __init__(self, mask: Tensor) -> None:
         self.tensors = [mask]
@@ -82,13 +82,13 @@ class Added:
         return [None if t is None else cut(t, block) for t in tensors]
 
     def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
-        """Return what is added."""
+        """Return the finite part of the block."""
         return added(tensors[0])
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A term and which of all tensors are its own; `backwards` where it has its keys in reverse."""
+    """A term and its slice of all tensors; `backwards` if its keys run in reverse."""
 
     term: Term
     own: slice
@@ -99,8 +99,8 @@ class Terms:
     """All terms of a call, in blocks.
 
     Attributes:
-        tensors: What gradients may go to, of all terms.
-        backwards: Whether keys run in reverse: where a bias by distance is a view of a vector.
+        tensors: The tensors of all terms that may get gradients.
+        backwards: Whether keys run in reverse, which makes a bias by distance a view of a vector.
     """
 
     def __init__(self, call: Call, parts: Sequence[Spans], blocks: Sequence[Block]) -> None:
@@ -112,15 +112,15 @@ class Terms:
         rest = self._by_distance(call, call.leaves, blocks) if blocks and call.shape[2] > 1 else call.leaves
         for leaf in rest:
             self._take(Formed(leaf, call, self.dtype))
-        self.map: Slot | None = None  # what makes other scores of whole rows
+        self.map: Slot | None = None  # the encoding's `rescore`, which maps whole rows of scores
         if call.encoding.rescores:
             whole = Leaf(call.encoding, call.placed, call.k_placed)
             self.map = self._slot(Formed(whole, call, self.dtype), backwards=False)
         if call.mask is not None and call.mask.dtype != torch.bool:
             self._take(Added(call.mask))
-        hollow = light(call)  # what is kept for a backward pass shall not hold q, k and v once more
+        empty = light(call)  # so that the tensors saved for a backward pass hold q, k and v only once
         for part in parts:
-            part.call = hollow
+            part.call = empty
 
     @property
     def backwards(self) -> bool:
@@ -128,13 +128,13 @@ class Terms:
         return self.distance is not None
 
     def _by_distance(self, call: Call, leaves: Sequence[Leaf], blocks: Sequence[Block]) -> list[Leaf]:
-        """Take biases that see distances; return the others."""
+        """Add the biases that depend on distances as vectors; return the others."""
         offset = call.shape[3] - call.shape[2]
         sums = [leaf for leaf in leaves if sees_distance(leaf)]
         shifts = shifts_of(sums, blocks, offset)
         rest = [leaf for leaf in leaves if leaf not in sums]
         varies = None in shifts.values() or len(set(shifts.values())) > MOST
-        if varies or call.encoding.rescores:  # a map of scores may look at keys in their order
+        if varies or call.encoding.rescores:  # a score map may depend on the order of keys
             for leaf in sums:
                 if leaf.is_near:
                     self._take(LookedUp(leaf, self.dtype))
@@ -149,7 +149,7 @@ class Terms:
         return rest
 
     def _by_rows(self, leaves: Sequence[Leaf], blocks: Sequence[Block], offset: int) -> dict[Leaf, int]:
-        """Return the content biases of which a block is one product, and by how much positions are shifted."""
+        """Return the content biases whose blocks are one product each, with the shift of their positions."""
         found = {}
         for leaf in leaves:
             if isinstance(leaf.encoding, ContentBias) and may_slice(leaf):
@@ -167,19 +167,19 @@ class Terms:
         return Slot(term, slice(begin, len(self.tensors)), backwards)
 
     def keys(self, block: Block) -> slice:
-        """Return the keys of a block in the order in which keys run."""
+        """Return the slice of a block's keys, in reverse numbering if keys run in reverse."""
         return slice(self.k_len - block.last, self.k_len - block.first) if self.backwards else block.keys
 
     def view(self, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
-        """Return all terms of a block as a view of a vector; None if they are no such thing."""
+        """Return all terms of a block as one view of a vector; None if that is impossible."""
         if self.distance is None or len(self.slots) > 1 or block.masked or block.mixed:
             return None
         return self._of(self.slots[0], block, tensors)
 
     def mask(self, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
-        """Return what joins the scores of a block, with -inf where nothing is seen; None for nothing.
+        """Return the sum of a block's terms, with -inf at masked keys; None if there are no terms.
 
-        A map of scores sees them as they are also where nothing is seen.
+        For a score map, masked keys keep their terms: the mask is applied after the map.
         """
         if (view := self.view(block, tensors)) is not None:
             return view
@@ -196,18 +196,18 @@ class Terms:
         return total.masked_fill(~allowed, -torch.inf)
 
     def allowed(self, block: Block) -> Tensor | None:
-        """Return who sees whom in a block, (... q_len k_len); None if all do."""
+        """Return which queries see which keys in a block (..., q_len, k_len); None if all see all."""
         seen = self.parts[block.item].allowed(block)
         return seen.flip(-1) if seen is not None and self.backwards and seen.shape[-1] > 1 else seen
 
     def rescored(self, scores: Tensor, block: Block, tensors: Sequence[Tensor]) -> Tensor:
-        """Return what a score map makes of a block's scores; themselves if there is none."""
+        """Return a block's scores after the score map; the same scores if there is no map."""
         if self.map is None:
             return scores
         own: Any = self.map.term.cut(block, tensors[self.map.own])
         assert isinstance(self.map.term, Formed)
         found = self.map.term.of(block, own, scores, self.allowed(block))
-        assert found is not None  # a map gives scores
+        assert found is not None  # a score map returns scores
         return found
 
     def _of(self, slot: Slot, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
@@ -221,7 +221,7 @@ class Terms:
     def add_gradients(
         self, block: Block, d_scores: Tensor, tensors: Sequence[Tensor], sums: Sequence[Tensor | None]
     ) -> None:
-        """Add what the gradients of a block's scores give to the sums of those of all tensors."""
+        """Add a block's gradients to the sums for all tensors, given the gradients of its scores."""
         for slot in self.slots:
             own = slot.term.cut(block, sums[slot.own])
             if isinstance(slot.term, ByDistance | LookedUp):
@@ -232,7 +232,7 @@ class Terms:
     def _add_formed(
         self, slot: Slot, block: Block, d_scores: Tensor, tensors: Sequence[Tensor], own: Sequence[Tensor | None]
     ) -> None:
-        """Form a term again, under autograd, for the gradients of its tensors."""
+        """Compute a term again, under autograd, for the gradients of its tensors."""
         given = slot.term.cut(block, tensors[slot.own])
         with torch.enable_grad():
             live: Any = [
@@ -250,7 +250,7 @@ class Terms:
 
 
 def _sum(terms: Sequence[Tensor], *, own: bool) -> Tensor | None:
-    """Add terms up, into the memory of the first where that is our own."""
+    """Add terms up, in place of the first one if its memory is `own`."""
     if not terms:
         return None
     total = terms[0]

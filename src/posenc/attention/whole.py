@@ -1,4 +1,4 @@
-"""A call as a whole: by torch's scaled_dot_product_attention, or literally, every score formed."""
+"""Attention over all scores at once: torch's scaled_dot_product_attention, and the literal reference."""
 
 import math
 from dataclasses import replace
@@ -11,38 +11,40 @@ from torch.nn import functional as F
 from posenc.attention.call import Call, mixed, softmax, widened, zero_empty_rows
 from posenc.families import no_autocast
 
-SMALL = 2**20  # scores, up to which a mask of all is formed at once
-LEAST = 2.0**-149  # of the numbers above zero in float32
-LIMIT = 2 * 2**30  # bytes that all scores may take without being asked for by name
+SMALL = 2**20  # scores; calls of at most so many get one whole mask
+LEAST = 2.0**-149  # the smallest positive number of float32
+LIMIT = 2 * 2**30  # bytes that the scores may take unless the caller names the backend
 
 
 class SDPA:
-    """Torch's own attention, with a mask of q_len x k_len only where that is small."""
+    """Torch's own attention, with a mask of q_len x k_len only where the mask is small."""
 
     name = "sdpa"
 
     def rejects(self, call: Call) -> str | None:
-        """Refuse what SDPA cannot take without a large matrix."""
+        """Refuse calls that SDPA cannot run without a large mask."""
         if (reason := mixed(call)) is not None:
             return reason
         if call.encoding.rescores:
-            return f"{call.encoding.name} makes new scores of whole rows, which SDPA keeps to itself."
+            return f"{call.encoding.name} maps whole rows of scores to new ones, and SDPA does not expose its scores."
         if not torch.compiler.is_compiling() and call.shape[3] == 0:
-            return "torch's kernel divides by the number of keys, and there are none."
+            return "there are no keys, and torch's kernel divides by their number."
         if call.dropout_p and call.q.device.type == "cpu":
-            return "on a CPU torch forms all weights for dropout; blocks of queries form few at a time."
+            return (
+                "on a CPU torch's dropout forms all attention weights; the backend 'blocked' forms one block at a time."
+            )
         reason = _wants_mask(call)
         return None if reason is not None and _is_small(call) else reason
 
     def memory(self, call: Call) -> int:
-        """Estimate the mask, and what is added where values are not as wide as keys."""
+        """Estimate the mask, and the padding of values or keys to one width."""
         batch, n_heads, q_len, k_len = call.shape
         narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
         mask = 3 * min(SMALL, math.prod(call.shape)) * call.wide.itemsize if _wants_mask(call) is not None else 0
         return batch * narrow * (call.k.shape[1] * k_len + n_heads * q_len) + mask
 
     def run(self, call: Call) -> Tensor:
-        """Run SDPA; under autocast the cast is ours. Kernels want one width: zeros stand beyond narrow rows."""
+        """Run SDPA. Cast here under autocast, and pad narrow rows with zeros, since the kernels require one width."""
         with no_autocast(call.q.device):
             if _wants_mask(call) is not None:
                 return self._masked(call)
@@ -52,13 +54,13 @@ class SDPA:
         call, allowed = (replace(call, causal=False) if _single(call) else call).blanked()
         terms = [t.to(call.wide) for t in call.terms()]
         mask = sum(terms[1:], start=terms[0]) if terms else torch.zeros((), dtype=call.wide, device=call.q.device)
-        if allowed is not None:  # rows that see nothing are cleared afterwards: of minus infinity alone there is no sum
+        if allowed is not None:  # a row of only minus infinity would give NaN; empty rows are zeroed at the end
             mask = mask.masked_fill(~allowed & allowed.any(-1, keepdim=True), -torch.inf)
         mask = mask.expand(*mask.shape[:-2], *call.shape[2:]) if mask.ndim > 1 else mask.expand(call.shape)
         return zero_empty_rows(self._attend(call, mask, is_causal=False), allowed)
 
     def _attend(self, call: Call, mask: Tensor | None, *, is_causal: bool) -> Tensor:
-        q, k, v = call.given()
+        q, k, v = call.operands()
         width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
         q, k, v = (widened(t, widest) for t in (q, k, v))
         options: dict[str, Any] = {"dropout_p": call.dropout_p, "scale": call.scale, "enable_gqa": grouped(call)}
@@ -67,78 +69,78 @@ class SDPA:
 
 
 def _wants_mask(call: Call) -> str | None:
-    """Say why SDPA needs a mask of q_len x k_len, or None."""
+    """Return why SDPA needs a mask of q_len x k_len, or None."""
     if call.leaves:
-        return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
+        return f"{call.encoding.name} adds a bias to the scores, which SDPA supports only as a mask of q_len x k_len."
     if call.causal and not call.scale >= LEAST:
-        return "torch's causal kernel multiplies minus infinity by the scale, which must be above zero in float32."
+        return "torch's causal kernel multiplies minus infinity by the scale, so the scale must be positive in float32."
     if call.mask is not None or call.window is not None or call.document_ids is not None:
-        return "a mask, window or documents would be a mask of q_len x k_len; blocks of queries see slices instead."
+        return "SDPA needs a whole mask of q_len x k_len for a mask, window or document_ids; 'blocked' masks by block."
     if call.causal and not _single(call) and call.q.shape[2] != call.k.shape[2]:
-        # no lengths in these words: a compiler would take them for constants
-        return "torch's is_causal aligns at the start, which is wrong for the last few queries of a longer text."
+        # lengths in this text would become constants in a compiled graph
+        return "torch's is_causal aligns q and k at the first token, which is wrong where q_len differs from k_len."
     return None
 
 
 def _is_small(call: Call) -> bool:
-    """Whether a mask of all scores is worth less than blocks: a decode step, a short text."""
-    # other devices want a mask in the dtype of q, which half precision would round, and were not tried
+    """Whether a mask of all scores costs less than blocks do: a decode step, a short text."""
+    # other devices require a mask in the dtype of q, where half precision rounds it; they are not tested
     return call.is_plain and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
 
 
 def grouped(call: Call) -> bool:
     """Whether several heads of q share one of k."""
-    if call.q.shape[1] != call.k.shape[1]:  # noqa: SIM103 - a branch, since a compiler's symbolic bool is no bool
+    if call.q.shape[1] != call.k.shape[1]:  # noqa: SIM103 - a branch makes a bool of a compiler's symbolic one
         return True
     return False
 
 
 def _single(call: Call) -> bool:
-    """Whether there is one query, the last token: it sees every key, where torch's is_causal shows it one."""
+    """Whether the only query is the last token: it sees every key, while torch's is_causal would show it one."""
     if not torch.compiler.is_compiling() and call.q.shape[2] == 1:  # noqa: SIM103 - as above
         return True
     return False
 
 
 class Reference:
-    """The law written down literally, in float32, or in float64 where the inputs are or `exact` says so."""
+    """The definition of attention, literally: in float32, or in float64 for float64 inputs and if `exact`."""
 
     def __init__(self, *, exact: bool = False) -> None:
         self.exact = exact
         self.name = "reference-float64" if exact else "reference"
 
     def rejects(self, call: Call) -> str | None:
-        """Refuse more than 2 GiB unless asked by name."""
+        """Refuse calls of more than 2 GiB unless the caller names this backend."""
         if call.backend != self.name and self.memory(call) > LIMIT:
             return (
-                f"it would form all scores, which takes {self.memory(call) / 2**30:.1f} GiB and is more than "
-                f"{LIMIT / 2**30:.0f} GiB; ask for backend={self.name!r} to have it all the same."
+                f"it forms all scores, which need {self.memory(call) / 2**30:.1f} GiB, more than the limit of "
+                f"{LIMIT / 2**30:.0f} GiB. Pass backend={self.name!r} to run it anyway."
             )
         return None
 
     def memory(self, call: Call) -> int:
-        """Scores, bias and weights at once."""
+        """Estimate the scores, bias and weights, which exist together."""
         batch, n_heads, q_len, k_len = call.shape
         return 3 * batch * n_heads * q_len * k_len * self._dtype(call).itemsize
 
     def widened(self, call: Call) -> Call:
-        """Return a call whose tensors and result have the precision of this backend."""
+        """Return the call with its tensors and result in the precision of this backend."""
         dtype = self._dtype(call)
         q, k, v = (t.to(dtype) for t in (call.q, call.k, call.v))
         return replace(call, q=q, k=k, v=v, out_dtype=dtype)
 
     def run(self, call: Call) -> Tensor:
-        """Compute the law for a call that is `widened`."""
+        """Compute a call that is `widened` already."""
         with no_autocast(call.q.device):
             call, allowed = call.blanked()
-            q, k, v = *call.turned(), call.v
+            q, k, v = *call.rotated_qk(), call.v
             group = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
             scores = call.scale * (q @ k.transpose(-1, -2))
             for term in call.terms():
                 scores = scores + term.to(call.out_dtype)
             if call.encoding.rescores:
-                scores = call.encoding.rescore(scores, *call.before(), call.placed, call.k_placed, allowed)
+                scores = call.encoding.rescore(scores, *call.unrotated_qk(), call.placed, call.k_placed, allowed)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, -torch.inf)
             weights = F.dropout(softmax(scores), call.dropout_p)

@@ -1,1 +1,1 @@
-"""Measure on the user's own machine: time against a baseline of the same round, and peak memory in a fresh process."""
+"""Measure on the user's machine: time relative to a baseline of the same round, and peak memory in a fresh process."""

@@ -1,4 +1,4 @@
-"""Attention with each position bias next to plain SDPA: inputs, and the calls that are compared."""
+"""Attention with each position bias, compared with plain SDPA: inputs and candidates."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -20,11 +20,11 @@ Forward = Callable[[], Tensor]
 
 
 class Attention(Inputs):
-    """Causal attention of one query, or of as many as keys.
+    """Causal attention of one query, or of as many queries as keys.
 
     Args:
-        row: With "encoding" among its options; "documents" packs so many into the sequence, "window" is `attend`'s.
-        empty: Leave the memory of q, k and v untouched, for calls that compute nothing.
+        row: With "encoding" among its options; "documents" packs that many into the sequence, "window" is `attend`'s.
+        empty: Leave the memory of q, k and v uninitialised, for calls that compute nothing.
 
     Raises:
         ValueError: The encoding is not in this version, or refuses its options.
@@ -59,18 +59,18 @@ class Attention(Inputs):
         return (placed.last(1) if self.row.mode == "decode" else placed), placed
 
     def verdicts(self) -> list[attention.Verdict]:
-        """Return what `explain` says of this call; nothing is computed."""
+        """Return the verdicts of `explain` for this call, without computing it."""
         with torch.set_grad_enabled(self.row.mode == "train"):
             return attention.explain(self.q, self.k, self.v, self.encoding, *self.place(), **self.options)
 
     @property
     def taken(self) -> str:
-        """The backend that `attend` takes by itself."""
+        """The backend that `attend` chooses by itself."""
         return next((v.backend for v in self.verdicts() if v.verdict == "taken"), "none")
 
     @cached_property
     def expected(self) -> list[Tensor]:
-        """Attend from the last queries by every score in float64; no other query sees the last keys and values."""
+        """Attend from the last queries with every score in float64; only these queries see the last keys and values."""
         n = min(CHECKED, self.q.shape[2])
         last, (placed, k_placed) = (slice(None), slice(None), slice(-n, None)), self.place()
         with torch.set_grad_enabled(self.row.mode == "train"):
@@ -83,18 +83,18 @@ class Attention(Inputs):
         return [grad[last] for grad in torch.autograd.grad(out, self.learned[:3], self.slopes[last])]
 
     def attend(self, backend: str = "auto") -> Forward:
-        """Take `posenc.attend`."""
+        """Run `posenc.attend`."""
         fixed = None if self.row.mode == "train" else self.place()
         options = self.options | {"backend": backend}
 
         def forward() -> Tensor:
-            placed = fixed or self.place()  # what place() learns needs a graph of its own in every step
+            placed = fixed or self.place()  # learned parts of place() need a new graph in every step
             return posenc.attend(self.q, self.k, self.v, self.encoding, *placed, **options)
 
         return forward
 
     def through_sdpa(self, bias: Callable[[], Any]) -> Forward:
-        """Add a matrix of biases, made in each call, with -inf ahead of each query: what most projects do."""
+        """Add a bias matrix, built in each call, with -inf ahead of each query, as most projects do."""
         q_len, k_len = self.q.shape[2], self.row.length
         ahead = torch.ones(q_len, k_len, dtype=torch.bool, device=self.q.device).triu(k_len - q_len + 1)
         scale = self.encoding.score_scale(HEAD_DIM)
@@ -106,7 +106,7 @@ class Attention(Inputs):
         return forward
 
     def transformers(self) -> Forward:
-        """Take transformers' own T5 bias, computed in each call as its first layer does, with the encoding's table."""
+        """Run transformers' own T5 bias, computed in each call as in its first layer, with the encoding's table."""
         from transformers import T5Config
         from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -115,7 +115,7 @@ class Attention(Inputs):
         return self.through_sdpa(lambda: layer.compute_bias(self.row.length, self.row.length))
 
     def x_transformers(self) -> Forward:
-        """Take x-transformers' ALiBi and its attention through SDPA; it keeps the matrix from call to call."""
+        """Run x-transformers' ALiBi and its attention by SDPA; it keeps the matrix from call to call."""
         from x_transformers.attend import Attend  # type: ignore[import-untyped]
         from x_transformers.x_transformers import AlibiPositionalBias  # type: ignore[import-untyped]
 

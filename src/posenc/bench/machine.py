@@ -1,4 +1,4 @@
-"""Facts of the machine and the process that measured numbers depend on."""
+"""Facts about the machine and the process that affect the measurements."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ PEERS = ("numba", "transformers", "x_transformers", "rotary_embedding_torch", "t
 
 
 def examine() -> dict[str, Any]:
-    """Return what a reader of measured numbers needs to know of where they were measured, peers' versions included."""
+    """Return the facts that a reader of the measurements needs, including peers' versions."""
     return {
         "cpu": _name_cpu(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
@@ -42,7 +42,7 @@ def _name_cpu() -> str:
 
 
 def _describe_allocator() -> str:
-    """Name the C library, and what was set for its malloc: fresh pages cost more than the arithmetic on them."""
+    """Return the C library, and the settings of its malloc: fresh pages cost more than the arithmetic on them."""
     names = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
     tuned = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(names)]
     return f"{' '.join(platform.libc_ver()).strip() or 'the system'}, {', '.join(tuned) or 'stock'}"

@@ -1,6 +1,6 @@
-"""Time: candidates by turns, round after round, each compared with the baseline of its own round.
+"""Time candidates in turn, round after round, each relative to the baseline of its own round.
 
-A machine's clock drifts over minutes, and a round lasts seconds: a ratio taken within a round leaves the drift out.
+A machine's clock drifts over minutes, but a round lasts seconds: a ratio within one round cancels the drift.
 """
 
 import gc
@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 Work = Callable[[], object]
 LEAST_ROUNDS, TRIES = 3, 5
-PREEMPTIONS, FAULTS = "ru_nivcsw", "ru_minflt"  # how often the process lost its core; pages that it was given
+PREEMPTIONS, FAULTS = "ru_nivcsw", "ru_minflt"  # preemptions of the process; page faults
 _SAMPLE_S = 0.01  # a sample lasts at least this long, so that the clock and the scheduler matter little
-_STEADY_S = 1.0  # a sample that lasts longer is kept as it is: a preemption is a hundredth of it, and none is without
+_STEADY_S = 1.0  # longer samples are kept as they are: every one has preemptions, each about a hundredth of it
 
 
 class Spread(NamedTuple):
-    """The median of some numbers and the middle half of them."""
+    """The median of some numbers, and their quartiles."""
 
     low: float
     median: float
@@ -26,12 +26,12 @@ class Spread(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """What `compare` found of one candidate."""
+    """The result of `compare` for one candidate."""
 
     seconds: Spread  # of one call
     ratio: Spread  # to the baseline in the same round
     rounds: int
-    disturbed: int  # samples in which a thread was pushed off its core however often they were taken again
+    disturbed: int  # samples with a preempted thread even after all retries
 
 
 def compare(
@@ -42,14 +42,14 @@ def compare(
     budget_s: float = math.inf,
     settle: Work | None = None,
 ) -> dict[str, Timing | str]:
-    """Time candidates by turns; one that raises gets its error's first line in place of a timing.
+    """Time candidates in turn; one that raises gets the first line of its error instead of a timing.
 
     Args:
-        candidates: What to call, by name.
+        candidates: The calls, by name.
         baseline: The candidate whose time in the same round is 1.
-        rounds: How often each is sampled.
-        budget_s: Seconds after which no further round begins, once there were three.
-        settle: Waits for what a call began (`torch.cuda.synchronize`); None where a call returns when it is done.
+        rounds: The number of samples of each.
+        budget_s: Seconds after which no further round starts, once there are three.
+        settle: Waits for asynchronous work of a call (`torch.cuda.synchronize`); None for synchronous calls.
 
     >>> found = compare({"one": lambda: sum(range(1000)), "ten": lambda: sum(range(10_000))}, "one", rounds=3)
     >>> sorted(found), found["one"].ratio.median
@@ -59,9 +59,9 @@ def compare(
     repeats = {}
     for name, run in candidates.items():
         try:
-            run()  # which may compile
+            run()  # this call may compile
             seconds = clock(run, settle)
-        except Exception as error:  # a peer may raise anything, and the others are measured all the same
+        except Exception as error:  # a peer may raise any error; the others are still measured
             if name == baseline:
                 raise
             found[name] = first_line(error)
@@ -84,12 +84,12 @@ def compare(
 def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, bool]:
     """Return the seconds of one call, and whether a thread lost its core in each of five tries.
 
-    One preempted thread on two cores costs 16 ms, more than many a call takes. A call that nobody times comes first: in
-    the round since the last one, other candidates filled the caches, and a hypervisor may have taken back what memory
-    was freed, which costs more than many a call and which no loop over a model's layers meets.
+    A preempted thread on two cores costs 16 ms, more than many calls take. An untimed call comes first: since the last
+    round, other candidates have filled the caches, and a hypervisor may have reclaimed freed memory. That costs more
+    than many calls, and a loop over a model's layers does not pay it.
     """
     collects = gc.isenabled()
-    gc.disable()  # a collection of what others left is nobody's time; `compare` collects between rounds
+    gc.disable()  # garbage of other candidates must not count; `compare` collects between rounds
     try:
         if (seconds := clock(run, settle)) > _STEADY_S:
             return seconds, False
@@ -105,7 +105,7 @@ def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, 
 
 
 def count(what: str) -> int:
-    """Return a count of `getrusage` for this process so far, or -1 where the system keeps none (Windows)."""
+    """Return a count of `getrusage` for this process so far, or -1 if the system has none (Windows)."""
     try:
         import resource
     except ImportError:
@@ -129,7 +129,7 @@ def first_line(error: BaseException) -> str:
     ("KeyError: 'a'", 'q has no heads')
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    plain = isinstance(error, (ValueError, NotImplementedError))  # whose texts are written for people
+    plain = isinstance(error, (ValueError, NotImplementedError))  # their texts are written for people
     text = type(error).__name__ if not lines else lines[0] if plain else f"{type(error).__name__}: {lines[0]}"
     return text.rstrip(".") if len(text) <= 240 else f"{text[:239].rstrip()}…"
 

@@ -1,4 +1,4 @@
-"""Small models of transformers with random weights: as they are loaded, and as `posenc.hf.use` changes them."""
+"""Small transformers models with random weights: as loaded, and as `posenc.hf.use` changes them."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -15,7 +15,7 @@ LAYERS, WIDTH, N_HEADS, HEAD_DIM, WORDS, NEW_TOKENS = 4, 512, 8, 64, 256, 32
 SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
 SIZES |= {"num_attention_heads": N_HEADS, "intermediate_size": 4 * WIDTH, "max_position_embeddings": 0}
 ROTARY = SIZES | {"num_key_value_heads": 4, "head_dim": HEAD_DIM, "bos_token_id": None, "eos_token_id": None}
-LENGTHS = ("max_seq_len", "max_position_embeddings")  # set to hold the text
+LENGTHS = ("max_seq_len", "max_position_embeddings")  # raised to fit the text
 T5 = {"vocab_size": WORDS, "d_model": WIDTH, "d_kv": HEAD_DIM, "num_layers": LAYERS, "num_heads": N_HEADS}
 BLOOM = {"vocab_size": WORDS, "hidden_size": WIDTH, "n_head": N_HEADS, "n_layer": LAYERS}
 MPT = {"vocab_size": WORDS, "d_model": WIDTH, "n_heads": N_HEADS, "n_layers": LAYERS, "max_seq_len": 0}
@@ -32,7 +32,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # family, class, fields
 
 
 class Models(Inputs):
-    """A forward pass over a prompt, or the generation of new tokens behind one."""
+    """A forward pass over a prompt, or the generation of new tokens after one."""
 
     def __init__(self, row: Row) -> None:
         super().__init__(row)
@@ -42,18 +42,18 @@ class Models(Inputs):
 
     @cached_property
     def expected(self) -> list[Tensor]:
-        """Return the last hidden states or logits of the model as it is loaded, or the tokens that it makes."""
+        """Return the last hidden states or logits of the model as loaded, or the tokens that it generates."""
         found: Any = self.make("loaded")()
         if self.row.mode == "prefill":
             return [found[:, -CHECKED:]]
-        return [found] if self.row.dtype == "float32" else []  # rounding of two bytes may choose another token
+        return [found] if self.row.dtype == "float32" else []  # rounding to two bytes may choose another token
 
     def model(self, change: Callable[[Any], object] = lambda model: None) -> Callable[[], Tensor]:
         """Make the model, the same each time, and change it.
 
         Raises:
             ImportError: transformers is not installed.
-            ValueError: `posenc.hf.use` does not take the model.
+            ValueError: `posenc.hf.use` does not accept the model.
         """
         import transformers
 

@@ -1,4 +1,4 @@
-"""What new memory costs: a clone next to a copy into memory that is there, and the page faults that explain it."""
+"""The cost of new memory: a clone compared with a copy into existing memory, and the page faults that explain it."""
 
 import json
 import statistics
@@ -9,15 +9,15 @@ from typing import Any
 
 from posenc.bench.measure import FAULTS, clock, count
 
-_SETTLING = 12  # clones until an allocator that keeps blocks has found a place for each
+_SETTLING = 12  # clones until an allocator that keeps blocks has one for each
 _ROUNDS = 7
 _CODE = "import sys, json; sys.path.insert(0, {!r}); from posenc.bench import pages; print(json.dumps(pages.measure()))"
 
 
 def ask(timeout_s: float = 30.0) -> dict[str, Any]:
-    """Return what `measure` finds in a fresh process, or {"problem": why not}.
+    """Return the result of `measure` in a fresh process, or {"problem": why there is none}.
 
-    A process that did other things before may have room left, in which no new page is needed.
+    A process with a history may have free memory that needs no new pages.
     """
     command = [sys.executable, "-c", _CODE.format(str(Path(__file__).parents[2]))]
     try:
@@ -26,7 +26,7 @@ def ask(timeout_s: float = 30.0) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"problem": f"no answer within {timeout_s:g} seconds"}
     except ValueError:  # nothing was printed
-        return {"problem": f"the process that was to measure ended with code {done.returncode}"}
+        return {"problem": f"the measuring process ended with code {done.returncode}"}
     return found
 
 
@@ -41,7 +41,7 @@ def measure(mib: int | None = None) -> dict[str, Any]:
     from posenc.memory import available
 
     room = available()
-    if mib is None:  # a block of up to 32 MiB says little: glibc keeps it, once one of that size was freed
+    if mib is None:  # a block of up to 32 MiB shows little: glibc keeps it after one of that size was freed
         mib = next((size for size in (64, 40) if room is None or 8 * size * 2**20 < room), None)
     if mib is None:
         return {"problem": "too little memory is free"}

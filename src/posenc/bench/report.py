@@ -18,13 +18,13 @@ from posenc.bench.rows import Goal, Row
 
 KINDS: dict[str, type[Inputs]] = {"attend": Attention, "rotary": Rotation, "models": Models}
 SCHEMA = 3
-ROW_BUDGET_S = 15.0  # after which a comparison of three rounds is done
+ROW_BUDGET_S = 15.0  # no further rounds start after this, once there are three
 _WIDTH = 27  # of a candidate's name
 HEADING = f"{'':{_WIDTH}} {'a call':>10} {'ratio':>7}  {'middle half':<14} {'memory':>9} {'of q':>6}"
 NOTE = (
     "Ratios are to a row's first line in the same round: median and middle half. A sample in which a thread lost its "
-    "core is taken again, up to five times. Memory is what a call adds to the peak of a fresh process beyond its "
-    "inputs, its output included."
+    "core is repeated, up to five times. Memory is the increase of a fresh process's peak by a call, beyond its inputs "
+    "and including its output."
 )
 
 Found = dict[str, Any]
@@ -37,9 +37,9 @@ def begin(command: str, rows: list[Row], **options: Any) -> Found:
 
 
 def measure_row(row: Row) -> Found:
-    """Measure one row: memory first, each candidate in a process of its own, then time by turns in this one.
+    """Measure one row: memory first, each candidate in its own process, then time in turn in this one.
 
-    A candidate that cannot run, is not installed or computes other numbers is skipped with a sentence.
+    A candidate that cannot run, is not installed or computes wrong numbers is skipped with an explanation.
     """
     found = describe(row)
     inputs = _prepare(row)
@@ -47,7 +47,7 @@ def measure_row(row: Row) -> Found:
         return found | {"skipped": f"not measured: {inputs}"}
     peaks = _peaks(row)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # peers speak of their own deprecations
+        warnings.simplefilter("ignore")  # peers warn about their own deprecations
         runs, failed = _build(inputs, peaks)
         if row.baseline not in runs:
             return found | {"skipped": f"not measured: {failed[row.baseline]}"}
@@ -61,28 +61,28 @@ def measure_row(row: Row) -> Found:
 
 
 def explain_row(row: Row) -> Found:
-    """Return what each backend of attention says of a row and the memory it would take, measuring nothing."""
+    """Return the verdict of each attention backend on a row and its memory, without measuring anything."""
     found = describe(row) | {"verdicts": []}
     inputs = _prepare(row, empty=True)
     if not isinstance(inputs, Attention):
-        return found | {"skipped": f"not asked: {inputs}"}
+        return found | {"skipped": f"not explained: {inputs}"}
     return found | {"verdicts": [v._asdict() | {"of_q": v.memory / inputs.q_bytes} for v in inputs.verdicts()]}
 
 
 def build(row: Row, name: str) -> Work:
-    """Return one candidate with inputs of its own, which a child process can be given."""
+    """Return one candidate with its own inputs, in a form that a child process can receive."""
     return KINDS[row.kind](row).make(name)
 
 
 def describe(row: Row) -> Found:
-    """Return a row without what was measured."""
+    """Return a row without measurements."""
     keys = ("name", "kind", "mode", "batch", "length", "dtype", "device")
     entry = {key: getattr(row, key) for key in keys} | {"title": title(row), "options": dict(row.options)}
     return entry | {"skipped": None, "candidates": [], "goals": []}
 
 
 def judge(goal: Goal, candidates: list[Found]) -> Found:
-    """Return the best of a goal's candidates, and whether it reaches the goal; None where none was measured."""
+    """Return the best of a goal's candidates, and whether it reaches the goal; None if none was measured."""
     got = {c["name"]: c["ratio"] and c["ratio"]["median"] if goal.what == "time" else c["of_q"] for c in candidates}
     known = {name: got[name] for name in goal.of if got.get(name) is not None}
     best = min(known, key=lambda name: known[name], default=None)
@@ -96,24 +96,24 @@ def _prepare(row: Row, **options: Any) -> Inputs | str:
         return "there is no GPU here that torch can use"
     try:
         return KINDS[row.kind](row, **options)
-    except Exception as error:  # an encoding may be missing, or refuse
+    except Exception as error:  # an encoding may be missing, or refuse its options
         return first_line(error)
 
 
 def _peaks(row: Row) -> dict[str, int | NotMeasured]:
-    """Return what each candidate adds to the peak of a process of its own, of rows of attention on the CPU."""
+    """Return the peak increase of each candidate in its own process, for rows of attention on the CPU."""
     if row.kind == "rotary" or row.device != "cpu" or row.mode == "generate":
         return {}
     small = replace(row, length=min(row.length, 512))
     found = {}
-    for name in row.candidates:  # what is compiled is compiled for one size
+    for name in row.candidates:  # compiled candidates are compiled for one size
         warm = None if "flex" in name or "compiled" in name else partial(build, small, name)
         found[name] = memory.peak(partial(build, row, name), warm=warm)
     return found
 
 
 def _build(inputs: Inputs, peaks: dict[str, int | NotMeasured]) -> tuple[dict[str, Work], dict[str, str]]:
-    """Return the calls whose numbers are right, and why the others are not among them."""
+    """Return the calls whose numbers are right, and why the others are missing."""
     torch.compiler.reset()  # after eight score_mods it would stop compiling new ones
     row, runs = inputs.row, {}
     failed = {name: p.why for name, p in peaks.items() if isinstance(p, NotMeasured) and p.fatal}
@@ -121,7 +121,7 @@ def _build(inputs: Inputs, peaks: dict[str, int | NotMeasured]) -> tuple[dict[st
         try:
             run = inputs.make(name)
             wrong = None if name == row.baseline else fault(run(), inputs.expected, row.dtype)
-        except Exception as error:  # whatever a peer raises
+        except Exception as error:  # any error of a peer
             wrong = ("not installed: " if isinstance(error, ImportError) else "") + first_line(error)
         if wrong:
             failed[name] = wrong
@@ -149,7 +149,7 @@ def _entry(inputs: Inputs, name: str, timing: Timing | str, peak: int | NotMeasu
 
 
 def title(row: Row) -> str:
-    """Return what a row is, in words.
+    """Return the title of a row.
 
     >>> title(Row("t5.forward", "attend", "plain", (), length=4096))
     't5.forward: 4,096 tokens, float32'
@@ -160,7 +160,7 @@ def title(row: Row) -> str:
 
 
 def row_lines(row: Found) -> list[str]:
-    """Return a row, measured or explained, as lines of at most 80 characters, sentences of what was skipped aside."""
+    """Return a row, measured or explained, as lines of at most 80 characters, except for explanations."""
     lines = [row["title"]]
     if row["skipped"]:
         return [*lines, f"  {row['skipped']}"]
@@ -177,7 +177,7 @@ def row_lines(row: Found) -> list[str]:
         lines += [f"    {rate} tokens per second"] if rate else []
     lines += [f"  memory: {note}" for note in sorted({c["memory_note"] for c in row["candidates"]} - {None})]
     if disturbed := sum(c["disturbed"] or 0 for c in row["candidates"]):
-        lines.append(f"  {disturbed} samples were disturbed by other work, however often they were taken again")
+        lines.append(f"  {disturbed} samples were disturbed by other work, even after all retries")
     return lines + [f"  goal: {sentence}" for sentence in goal_sentences(row)]
 
 

@@ -1,4 +1,4 @@
-"""Rotation of queries and keys next to a copy of them: inputs, and the calls that are compared."""
+"""Rotation of queries and keys, compared with a copy of them: inputs and candidates."""
 
 import sys
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Rotation(Inputs):
     """Rotation of all dimensions of q and k.
 
     Args:
-        row: With "pairing" among its options; "transposed" asks for memory in the order (batch, seq, heads, head_dim).
+        row: With "pairing" among its options; "transposed" lays memory out as (batch, seq, heads, head_dim).
     """
 
     def __init__(self, row: Row) -> None:
@@ -38,13 +38,13 @@ class Rotation(Inputs):
         for one in self.learned:
             one.requires_grad_(row.mode == "train")
         self.slopes, self.out = self._fill(torch.randn), self._fill(torch.empty)
-        self.half = row.options["pairing"] == "half"  # pairs are halves apart, and not neighbours
+        self.half = row.options["pairing"] == "half"  # partners are half the width apart instead of neighbours
         self.pos = torch.tensor([LAST]) if row.length == 1 else positions.arange(row.length)
         self.rope = RoPE(head_dim=HEAD_DIM, pairing=row.options["pairing"])
         self.placed = self.rope.place(self.pos)
 
     def _fill(self, make: Callable[..., Tensor]) -> Pair:
-        """Return queries and keys (batch, heads, seq, head_dim), their memory in the order that the row asks for."""
+        """Return queries and keys (batch, heads, seq, head_dim), with the memory layout of the row."""
         row, transposed = self.row, self.row.options.get("transposed", False)
 
         def one(heads: int) -> Tensor:
@@ -55,7 +55,7 @@ class Rotation(Inputs):
         return one(N_HEADS), one(N_KV_HEADS)
 
     def tables(self) -> Pair:
-        """Return cosines and sines (seq, head_dim) in float32, one number a dimension, as most libraries keep them."""
+        """Return cosines and sines (seq, head_dim) in float32, one number per dimension, as in most libraries."""
         cos, sin = (torch.cat((t, t), -1) if self.half else t.repeat_interleave(2, -1) for t in self.placed.parts)
         return cos, sin
 
@@ -70,12 +70,12 @@ class Rotation(Inputs):
         return [torch.einsum(product, matrices, x[:, :, -CHECKED:].detach().double()) for x in given]
 
     def copy(self, times: int = 1) -> Callable[[], object]:
-        """Copy both into memory that is there."""
+        """Copy both into existing memory."""
         pairs = [*zip(self.out, (self.q, self.k), strict=True)] * times
         return lambda: [into.copy_(x) for into, x in pairs]
 
     def rotate_(self, backend: str) -> Rotate:
-        """Rotate in place, the same memory over and over."""
+        """Rotate in place, always in the same memory."""
         own = self.q.clone(), self.k.clone()
 
         def run() -> Pair:
@@ -85,35 +85,35 @@ class Rotation(Inputs):
         return run
 
     def rotate(self, backend: str = "auto", *, given: bool = False) -> Rotate:
-        """Rotate into new memory, or into memory that is there."""
+        """Rotate into new memory, or into existing memory."""
         out = self.out if given else None
         return lambda: self.rope.rotate(self.q, self.k, self.placed, out=out, backend=backend)
 
     def transformers(self) -> Rotate:
-        """Take the function of transformers' Llama, or of its Cohere, which pairs neighbours; tables in q's dtype."""
+        """Run the function of transformers' Llama, or of its Cohere, which pairs neighbours; tables in q's dtype."""
         model = "llama" if self.half else "cohere"
         apply = import_module(f"transformers.models.{model}.modeling_{model}").apply_rotary_pos_emb
         cos, sin = (t[None].to(self.q.dtype) for t in self.tables())
         return lambda: apply(self.q, self.k, cos, sin)
 
     def rotary_embedding_torch(self) -> Rotate:
-        """Take rotary-embedding-torch, which keeps its angles."""
+        """Run rotary-embedding-torch, which caches its angles."""
         from rotary_embedding_torch import RotaryEmbedding  # type: ignore[import-untyped]
 
         rotate = partial(RotaryEmbedding(dim=HEAD_DIM).rotate_queries_or_keys, offset=int(self.pos[0]))
         return lambda: (rotate(self.q), rotate(self.k))
 
     def x_transformers(self) -> Rotate:
-        """Take x-transformers' function, its angles given."""
+        """Run x-transformers' function with given angles."""
         from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb  # type: ignore[import-untyped]
 
         angles, scale = RotaryEmbedding(HEAD_DIM)(self.pos[None])
         return lambda: (apply_rotary_pos_emb(self.q, angles, scale), apply_rotary_pos_emb(self.k, angles, scale))
 
     def timm(self) -> Rotate:
-        """Take timm's function, tables in float32 as its models hold them.
+        """Run timm's function, with tables in float32 as in its models.
 
-        Its layers are loaded as a package of another name: `import timm` needs torchvision, and the function does not.
+        Its layers are loaded as a package under another name: `import timm` needs torchvision, the function does not.
         """
         found = find_spec("timm")
         if found is None or found.origin is None:
@@ -126,7 +126,7 @@ class Rotation(Inputs):
         return lambda: (apply(self.q, both, half=self.half), apply(self.k, both, half=self.half))
 
     def complex_product(self) -> Rotate:
-        """Multiply complex numbers in float32, as Meta's Llama does: a plain line of torch."""
+        """Multiply complex numbers in float32, as Meta's Llama does, in one line of torch."""
         factors = torch.complex(*self.placed.parts)
 
         def one(x: Tensor) -> Tensor:

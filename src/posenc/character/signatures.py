@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from posenc.encoding import Encoding
-from posenc.probe import DOORS, REFUSALS, Probe
+from posenc.probe import HOOKS, REFUSALS, Probe
 from posenc.registry import CAP
 
 NEAR, WINDOW, FAR = 1024, 256, (10_000, 100_000, 1_000_000)  # windows of 256 positions end at the far ones
@@ -69,7 +69,7 @@ def largest_step(probe: Probe) -> float:
 
 def is_bounded(probe: Probe) -> bool:
     """Return whether values at far positions stay within 1.5 times the largest near one; rotated keys count as well."""
-    hooks = (*DOORS, "rotate_k")
+    hooks = (*HOOKS, "rotate_k")
     near = probe.signatures(probe.line(NEAR), hooks).abs().max()
     reads = probe.encoding.reads_x  # a sum along the tokens is far only with all tokens before it
     ends = [end if probe.longest is None else min(end, probe.longest + 1) for end in (FAR[:1] if reads else FAR)]

@@ -1,7 +1,7 @@
 """The command line: `posenc list`, `show`, `inspect`, `convert`, `study`, `bench`, `verify`, `identify`, `doctor`, ...
 
-Nothing heavy is imported until a command runs, so that `posenc --help` answers at once. Exit codes:
-0 fine, 1 findings, 2 wrong use, 3 cannot tell.
+A command's module is imported only when the command runs, so `posenc --help` prints at once. Exit codes:
+0 success, 1 findings, 2 usage error, 3 cannot tell.
 """
 
 import sys
@@ -14,36 +14,39 @@ import click
 from posenc.cli import output
 from posenc.needs import lacks_torch, no_torch
 
-# where each command stands, and a line of help
+# Each command's module and function, and its line of help.
 COMMANDS = {
     "study": ("study:study_encodings", "Compare encodings on your own text and on tasks."),
-    "bench": ("bench:bench", "Measure on this machine what position costs."),
+    "bench": ("bench:bench", "Measure the time and memory of encodings on this machine."),
     "list": ("listing:list_encodings", "List the encodings."),
-    "show": ("show:show_encoding", "Show one: formula, paper, options, picture."),
-    "plot": ("plot:plot_encoding", "Draw a figure of one into a file."),
-    "inspect": ("inspect:inspect_model", "Report what a model's configuration means for its positions."),
-    "convert": ("convert:convert_weights", "Permute weights for the other pairing of lanes."),
-    "verify": ("verify:verify_implementation", "Report what is wrong with position code."),
-    "cases": ("verify:write_cases", "Write the questions of verify for a port on another machine."),
-    "identify": ("identify:identify_implementation", "Report what code computes, without a spec."),
-    "rule": ("rule:explain_rule", "Explain a code of verify."),
-    "verify-config": ("verify_config:verify_config", "Check what a model's configuration says about positions."),
-    "verify-model": ("verify_model:verify_model", "Compare a model's layers with its configuration."),
-    "parity": ("parity:compare_stacks", "Compare what each stack makes of a configuration."),
-    "plan": ("plan:plan_extension", "Compare the ways to make a model's context longer."),
-    "write": ("write:write_context", "Write the keys or flags with which a stack reads longer texts."),
-    "evaluate": ("evaluate:evaluate_models", "Measure how well a model reads longer texts."),
-    "golden": ("golden:write_golden", "Write exact numbers for ports, and check what a port wrote."),
-    "explore": ("explore:explore", "See positions in the browser."),
+    "show": ("show:show_encoding", "Show one encoding: formula, paper, options, picture."),
+    "plot": ("plot:plot_encoding", "Draw a figure of an encoding to a file."),
+    "inspect": ("inspect:inspect_model", "Explain what a model's configuration says about positions."),
+    "convert": ("convert:convert_weights", "Permute weights to the other pairing of dimensions."),
+    "verify": ("verify:verify_implementation", "Test position code and report what is wrong with it."),
+    "cases": ("verify:write_cases", "Write the test inputs of verify for a port on another machine."),
+    "identify": ("identify:identify_implementation", "Report what position code computes, without a specification."),
+    "rule": ("rule:explain_rule", "Explain an error code that verify reports."),
+    "verify-config": (
+        "verify_config:verify_config",
+        "Check a model's configuration for errors in its position fields.",
+    ),
+    "verify-model": ("verify_model:verify_model", "Check that a model's layers rotate as its configuration says."),
+    "parity": ("parity:compare_stacks", "Compare how inference stacks read a configuration."),
+    "plan": ("plan:plan_extension", "Compare the methods that extend a model's context."),
+    "write": ("write:write_context", "Write the keys or flags that extend the context in a stack."),
+    "evaluate": ("evaluate:evaluate_models", "Measure a model on texts longer than its training texts."),
+    "golden": ("golden:write_golden", "Write reference numbers for ports, and check a port's output."),
+    "explore": ("explore:explore", "Explore encodings in the browser."),
     "doctor": ("doctor:examine_installation", "Report what is installed and what is missing."),
 }
 
 
 class _Commands(click.Group):
-    """The commands; the module of one is imported when it is asked for."""
+    """The group of commands; it imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of their help."""
+        """Return the names in the order in which the help lists them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
@@ -54,10 +57,10 @@ class _Commands(click.Group):
         """
         if cmd_name not in COMMANDS:
             raise click.NoSuchCommand(cmd_name, possibilities=COMMANDS, ctx=ctx)
-        place, said = COMMANDS[cmd_name]
-        module, _, found = place.partition(":")
-        command: click.Command = getattr(import_module(f"posenc.cli.{module}"), found)
-        command.short_help = said
+        path, summary = COMMANDS[cmd_name]
+        module, _, function = path.partition(":")
+        command: click.Command = getattr(import_module(f"posenc.cli.{module}"), function)
+        command.short_help = summary
         return command
 
 
@@ -72,14 +75,14 @@ def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) ->
 @click.group(
     cls=_Commands,
     invoke_without_command=True,
-    epilog="Exit codes: 0 fine, 1 findings, 2 wrong use, 3 cannot tell. Errors go to stderr.",
+    epilog="Exit codes: 0 success, 1 findings, 2 usage error, 3 cannot tell. Errors go to stderr.",
     context_settings={"show_default": True},
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
               help="Print the version.")  # fmt: skip
 @click.pass_context
 def app(ctx: click.Context) -> None:
-    """Position encodings for Transformers: find, look at and compare them."""
+    """Find, inspect, compare and test position encodings for Transformers."""
     if ctx.invoked_subcommand is None:
         output.write(ctx.get_help())
 
@@ -87,7 +90,7 @@ def app(ctx: click.Context) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line on `arguments` and return the exit code.
 
-    What the library refuses becomes one line on stderr; a bug keeps its traceback.
+    An error that the library raises on purpose becomes one line on stderr; a bug keeps its traceback.
     """
     try:
         code = app(args=list(arguments), prog_name="posenc", standalone_mode=False)
@@ -116,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """Run the command line on the program's arguments and leave with its exit code."""
+    """Run the command line on the program's arguments and exit with its code."""
     output.prepare_streams()
-    sys.path.append("")  # a class in the current folder can be named; last, so that it shadows nothing
+    sys.path.append("")  # makes classes in the current folder importable; last, so that it shadows nothing
     sys.exit(run(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`posenc bench`: what attention with a bias and what rotary cost here. Only the arguments are read in this file."""
+"""`posenc bench`: time and memory of attention with a bias, and of rotation. This file only reads the arguments."""
 
 import re
 from collections.abc import Sequence
@@ -15,29 +15,35 @@ INTERRUPTED = 130  # as a shell reports a program that was interrupted
 if TYPE_CHECKING:
     from posenc.bench.rows import Row
 
-_length = click.option("--length", multiple=True, metavar="N,...", help="Tokens.", show_default="by row")
-_dtype = click.option(
-    "--dtype", multiple=True, metavar="NAME,...", help=f"Of {', '.join(DTYPES)}.", show_default="by row"
+_length = click.option(
+    "--length", multiple=True, metavar="N,...", help="Sequence lengths in tokens.", show_default="by row"
 )
-_only = click.option("--only", metavar="PATTERN", help="Rows with this in their name: t5, decode, '*.4096.float32'.")
-_quick = click.option("--quick", is_flag=True, help="256 tokens, 2 rounds: shows that it runs.")
-_as_json = click.option("--json", "as_json", is_flag=True, help="The same as a JSON object.")
+_dtype = click.option(
+    "--dtype", multiple=True, metavar="NAME,...", help=f"Any of {', '.join(DTYPES)}.", show_default="by row"
+)
+_only = click.option(
+    "--only", metavar="PATTERN", help="Measure only rows whose name contains this: t5, decode, '*.4096.float32'."
+)
+_quick = click.option("--quick", is_flag=True, help="256 tokens and 2 rounds: only shows that it runs.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print the results as a JSON object.")
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """Measure on this machine what position costs."""
+    """Measure the time and memory of encodings on this machine."""
     if ctx.invoked_subcommand is None:
         output.write(ctx.get_help())
 
 
-@bench.command("attend", short_help="Attention with each bias next to plain SDPA.")
+@bench.command("attend", short_help="Measure attention with each bias against plain SDPA.")
 @_length
 @_dtype
 @_only
 @_quick
-@click.option("--explain", is_flag=True, help="What each backend says; measures nothing.")
+@click.option(
+    "--explain", is_flag=True, help="Print which backends accept each row, and why others refuse; measure nothing."
+)
 @_as_json
 @click.pass_context
 def bench_attend(
@@ -49,16 +55,16 @@ def bench_attend(
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Measure attention with each position bias next to plain SDPA: time and memory.
+    """Measure time and memory of attention with each position bias against plain SDPA.
 
     Rows with goals are compared with plain SDPA in the same round, and with
-    other ways to the same result where they are installed. Ctrl-C prints what
-    was measured so far.
+    other implementations that are installed. Ctrl-C prints the results so
+    far.
     """
     _run(ctx, "attend", length, dtype, only, quick, as_json, explain=explain)
 
 
-@bench.command("rotary", short_help="Rotation of queries and keys next to a copy.")
+@bench.command("rotary", short_help="Measure the rotation of queries and keys against a copy.")
 @_length
 @_dtype
 @_only
@@ -75,12 +81,11 @@ def bench_rotary(
     quick: bool,
     as_json: bool,
 ) -> None:
-    """Measure rotation of queries and keys next to a copy of them.
+    """Measure the rotation of queries and keys against a copy of them.
 
-    Ours by backend, in place, into given memory and with a fresh output,
-    other libraries where they are installed, and a small Llama of
-    transformers with and without posenc.hf.use. Ctrl-C prints what was
-    measured so far.
+    Covers posenc's backends (in place, into given memory, into new memory),
+    other libraries that are installed, and a small Llama of transformers
+    with and without posenc.hf.use. Ctrl-C prints the results so far.
     """
     _run(ctx, "rotary", length, dtype, only, quick, as_json, reuse_pages=reuse_pages)
 
@@ -95,7 +100,7 @@ def _run(
     as_json: bool,
     **more: bool,
 ) -> None:
-    """Choose rows and measure them; `more` are the options that only one command has."""
+    """Choose rows and measure them; `more` holds the options that only one command has."""
     lengths = [_read_length(ctx, item) for item in _split(ctx, "--length", length)]
     dtypes = [_read_dtype(ctx, item) for item in _split(ctx, "--dtype", dtype)]
     from posenc import memory
@@ -104,15 +109,19 @@ def _run(
     chosen = rows.choose(command, lengths, dtypes, only, quick=quick)
     if not chosen:
         known = ", ".join(dict.fromkeys(row.name for of, row, _ in rows.ROWS if of == command))
-        _refuse(ctx, "--only", f"no row matches {only!r}. The rows are {known}, each with .LENGTH.DTYPE behind.")
+        _refuse(ctx, "--only", f"no row matches {only!r}. The rows are {known}, each followed by .LENGTH.DTYPE.")
     if more.get("reuse_pages") and not memory.reuse_pages():
-        _refuse(ctx, "--reuse-pages", "malloc is not glibc's here, so nothing can be set. Leave the option out.")
+        _refuse(
+            ctx,
+            "--reuse-pages",
+            "this process does not use glibc's malloc, so there is nothing to set. Leave the option out.",
+        )
     options = {"lengths": lengths, "dtypes": dtypes, "only": only, "quick": quick} | more
     _measure(report.begin(command, chosen, **options), chosen, as_json)
 
 
 def _measure(found: dict[str, Any], chosen: "list[Row]", as_json: bool) -> None:
-    """Measure row after row into the report, each written as soon as it is there, until the end or Ctrl-C."""
+    """Measure the rows one by one and print each as soon as it is measured, until the end or Ctrl-C."""
     from posenc.bench import machine, report
 
     def write(*lines: str) -> None:
@@ -134,7 +143,7 @@ def _measure(found: dict[str, Any], chosen: "list[Row]", as_json: bool) -> None:
 
 
 def _fold(line: str) -> str:
-    """Break a sentence that is too long; tables are not."""
+    """Wrap a long sentence; the lines of tables fit already."""
     width = output.console().width
     return line if len(line) <= width else output.wrap(line, width, "    ", "")
 
@@ -146,7 +155,7 @@ def _refuse(ctx: click.Context, option: str, why: str) -> NoReturn:
 def _split(ctx: click.Context, option: str, given: Sequence[str]) -> list[str]:
     read = split_list(given)
     if given and not read:
-        _refuse(ctx, option, "got nothing between the commas; name something, or leave the option out.")
+        _refuse(ctx, option, "got nothing between the commas. Give a value, or leave the option out.")
     return read
 
 
@@ -158,5 +167,5 @@ def _read_length(ctx: click.Context, given: str) -> int:
 
 def _read_dtype(ctx: click.Context, given: str) -> str:
     if given not in DTYPES:
-        _refuse(ctx, "--dtype", f"takes {', '.join(DTYPES)}; got {given!r}.")
+        _refuse(ctx, "--dtype", f"must be one of {', '.join(DTYPES)}; got {given!r}.")
     return given

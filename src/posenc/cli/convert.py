@@ -1,4 +1,4 @@
-"""`posenc convert`: weights for code that pairs lanes the other way."""
+"""`posenc convert`: permute weights for code with the other pairing of dimensions."""
 
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,14 @@ _SHOWN = 8
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", help="A model: config.json and *.safetensors.")
-@click.option("--pairing", required=True, metavar="PAIRING", help="The new one: half or interleaved.")
+@click.argument("directory", metavar="DIR", help="A model's directory, with config.json and *.safetensors.")
+@click.option("--pairing", required=True, metavar="PAIRING", help="The new pairing: half or interleaved.")
 @click.option("--out", required=True, metavar="DIR", help="A new or empty directory.")
-@click.option("--of", metavar="PAIRING", help="The present one.", show_default="what the model type has")
-@click.option("--config", metavar="FILE", help="The model's config.json, for LoRA factors alone.")
-@click.option("--json", "as_json", is_flag=True, help="What was done, as JSON.")
+@click.option("--of", metavar="PAIRING", help="The present pairing.", show_default="that of the model type")
+@click.option("--config", metavar="FILE", help="The model's config.json, for a directory that holds only LoRA factors.")
+@click.option("--json", "as_json", is_flag=True, help="Print a report as JSON.")
 def convert_weights(directory: str, pairing: str, out: str, of: str | None, config: str | None, as_json: bool) -> None:
-    """Permute queries and keys, so that code which pairs lanes the other way gives the same."""
+    """Permute the weights of queries and keys, so that code with the other pairing computes the same scores."""
     for option, value in (("--pairing", pairing), ("--of", of)):
         if value not in (None, "half", "interleaved"):
             raise ValueError(f"convert: {option} must be half or interleaved; got {value}.")
@@ -29,7 +29,9 @@ def convert_weights(directory: str, pairing: str, out: str, of: str | None, conf
     try:
         done = interop.convert_checkpoint(directory, out, pairing, of=of, source=config)  # type: ignore[arg-type]
     except FileNotFoundError as error:
-        raise ValueError(f"convert: there is no configuration at {config!r}. Name a config.json.") from error
+        raise ValueError(
+            f"convert: there is no configuration at {config!r}. Give the path of a config.json."
+        ) from error
     if as_json:
         output.write_json(_report(done))
     else:
@@ -52,12 +54,12 @@ def _report(done: "Conversion") -> dict[str, object]:
 
 
 def _describe(done: "Conversion") -> list[str]:
-    """Say what was done, and what the reader must do."""
+    """Describe the conversion, and what the reader must do."""
     plan = done.plan
-    n_turned = len(plan.turns)
+    n_permuted = len(plan.turns)
     lines = [
-        f"{done.out}: {n_turned} tensors of {plan.model_type} permuted from {plan.of} to {plan.to}; "
-        f"{done.n_tensors - n_turned} stay as they were"
+        f"{done.out}: {n_permuted} tensors of {plan.model_type} permuted from {plan.of} to {plan.to}; "
+        f"{done.n_tensors - n_permuted} unchanged"
     ]
     lines += [f"  {count} of these hold queries or keys {why}" for why, count in plan.counts().items()]
     if done.left_out:
@@ -66,10 +68,10 @@ def _describe(done: "Conversion") -> list[str]:
         lines.append(f"  not copied: {', '.join(shown)}{more}")
     if done.flag is None:
         usual = _usual(plan.model_type)
-        need = f"these weights need code that turns as {plan.to}"
+        need = f"these weights need code whose pairing is {plan.to}"
         if usual is not None:
             as_theirs = usual == plan.to
-            need = f"transformers turns it as {usual}, " + ("as these weights have it" if as_theirs else f"and {need}")
+            need = f"transformers uses {usual}, " + ("as these weights do" if as_theirs else f"and {need}")
         lines.append(f"  config.json has no key for the pairing of {plan.model_type}: {need}")
     else:
         lines.append(f"  config.json now says rope_interleave {str(done.flag).lower()}, which transformers follows")
@@ -77,7 +79,7 @@ def _describe(done: "Conversion") -> list[str]:
 
 
 def _usual(model_type: str) -> str | None:
-    """Return how transformers pairs lanes for a type, None where that is not known."""
+    """Return the pairing of a model type in transformers, None if it is unknown."""
     from posenc.config.models import facts
 
     try:

@@ -1,4 +1,4 @@
-"""`posenc doctor`: what is installed, what is missing, what new memory costs, and what mends it."""
+"""`posenc doctor`: what is installed, what is missing, what new memory costs, and how to fix it."""
 
 import os
 import platform
@@ -15,30 +15,30 @@ import click
 from posenc.cli import output
 from posenc.cli.requirements import Requirement, is_at_least, read_requirements, whole
 
-# The extras and what they need stand in the package's metadata; here stands only what each is for.
+# What each extra is for; the package's metadata lists what it needs.
 FEATURES = {
     "torch": "encodings in models, and attention",
     "study": "comparing encodings: `posenc study`",
     "plot": "figures, and `posenc plot`",
-    "web": "a page to see them: `posenc explore`",
+    "web": "the explorer: `posenc explore`",
     "hf": "Hugging Face models",
-    "onnx": "export to ONNX, and running it",
+    "onnx": "exporting to ONNX and running the result",
     "ray": "studies on a Ray cluster: `posenc study --engine ray`",
     "parquet": "a study's results as Parquet",
     "fast": "faster rotary on the CPU (numba)",
     "docs": "building the documentation (to come)",
     "test": "running the tests",
 }
-MUCH = 2.0  # copies that a clone takes, from which on keeping freed memory is worth its side effect
+MUCH = 2.0  # a clone that takes as long as this many copies is worth the side effect of keeping freed memory
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="The same as a JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as a JSON object.")
 def examine_installation(as_json: bool) -> None:
-    """Tell what is installed, what is missing for which feature, and how to mend it.
+    """Report what is installed, what each feature lacks, and how to install it.
 
-    Measures what new memory costs, too: on Linux often more than what is
-    computed in it.
+    Also measures the cost of new memory, which on Linux is often more than
+    that of the computation that fills it.
     """
     report = examine()
     if as_json:
@@ -49,7 +49,7 @@ def examine_installation(as_json: bool) -> None:
 
 
 def examine() -> dict[str, Any]:
-    """Return everything that the doctor finds, as plain JSON values."""
+    """Return the whole report as plain JSON values."""
     report = _examine_installed()
     return report | {"new_memory": _examine_memory() if report["torch"] else None}
 
@@ -75,7 +75,7 @@ def _examine_installed() -> dict[str, Any]:
 
 
 def examine_requirement(requirement: Requirement, *, imports: bool = False) -> dict[str, Any]:
-    """Compare what is installed with what is needed; `imports` tries the import as well."""
+    """Compare the installed version with the required one; `imports` also tries the import."""
     try:
         installed = metadata.version(requirement.package)
     except metadata.PackageNotFoundError:
@@ -100,7 +100,7 @@ def examine_requirement(requirement: Requirement, *, imports: bool = False) -> d
 
 
 def _read_metadata() -> tuple[str, list[Requirement]]:
-    """Return the needed Python and the requirements; none if posenc runs without being installed."""
+    """Return the required Python and the requirements; both empty if posenc is not installed."""
     try:
         found = metadata.metadata("posenc")
     except metadata.PackageNotFoundError:
@@ -109,7 +109,7 @@ def _read_metadata() -> tuple[str, list[Requirement]]:
 
 
 def _extras(requirements: list[Requirement]) -> list[str]:
-    """Order extras as FEATURES does, unknown ones last."""
+    """Order extras as in FEATURES, unknown ones last."""
     names = {r.extra for r in requirements if r.extra}
     return [*(n for n in FEATURES if n in names), *sorted(names.difference(FEATURES))]
 
@@ -129,7 +129,7 @@ def _try_import(package: str) -> str | None:
     """Return why a package that is installed cannot be imported, or None."""
     try:
         import_module(package)
-    except Exception as error:  # whatever a broken installation raises is a finding, not a crash
+    except Exception as error:  # a broken installation may raise anything, and that is a finding
         return f"does not import: {' '.join(str(error).split())}"
     return None
 
@@ -142,9 +142,9 @@ def _examine_machine() -> dict[str, Any]:
 def _examine_torch() -> dict[str, Any] | None:
     try:
         torch = import_module("torch")
-    except Exception:  # said among the required packages already
+    except Exception:  # reported among the required packages already
         return None
-    with warnings.catch_warnings(record=True) as caught:  # a broken driver speaks by warnings
+    with warnings.catch_warnings(record=True) as caught:  # a broken driver shows up as warnings
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if available else []
@@ -159,7 +159,7 @@ def _examine_torch() -> dict[str, Any] | None:
 
 
 def _examine_compiler() -> dict[str, Any]:
-    """Look for what torch.compile's inductor calls: $CXX or a C++ compiler, and Python's headers."""
+    """Look for what torch.compile's inductor needs: $CXX or a C++ compiler, and Python's headers."""
     names = [os.environ.get("CXX", ""), "g++", "clang++", "cl"]
     path = next((found for name in names if name and (found := shutil.which(name))), None)
     headers = Path(sysconfig.get_path("include")) / "Python.h"
@@ -167,7 +167,7 @@ def _examine_compiler() -> dict[str, Any]:
 
 
 def _examine_memory() -> dict[str, Any]:
-    """Measure a clone of a large tensor next to a copy into memory that is there, in a fresh process."""
+    """Measure in a fresh process the time of a clone of a large tensor over that of a copy into existing memory."""
     from posenc import memory
     from posenc.bench import pages
 
@@ -177,7 +177,7 @@ def _examine_memory() -> dict[str, Any]:
 
 
 def write_report(report: dict[str, Any]) -> None:
-    """Write the report for people: required, machine, extras, and what to do."""
+    """Print the report as text: required packages, machine, extras, and what to do."""
     from posenc.cli.prescription import lay_out
 
     output.write_rich(*lay_out(report, output.console().width))

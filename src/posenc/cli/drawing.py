@@ -1,4 +1,4 @@
-"""Pictures drawn with characters: readable without colour, and without Unicode too."""
+"""Pictures drawn with characters, readable without colour and without Unicode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _MARGIN = 10  # characters left of a drawing
 
 @dataclass(frozen=True)
 class Page:
-    """What the drawing may use: its width, Unicode blocks, and painted cells."""
+    """What a drawing may use: its width, Unicode blocks, and coloured cells."""
 
     width: int
     blocks: bool
@@ -28,17 +28,17 @@ class Page:
 
     @property
     def steps(self) -> str:
-        """Characters that fill a cell from below, from empty to full."""
+        """Characters that fill a cell from the bottom, from empty to full."""
         return " ▁▂▃▄▅▆▇█" if self.blocks else " .:#"
 
     @property
     def corner(self) -> tuple[str, str, str]:
-        """The axes: upright, corner, level."""
+        """The axes: vertical, corner, horizontal."""
         return ("│", "└", "─") if self.blocks else ("|", "+", "-")
 
 
 def draw(picture: Picture, page: Page) -> list[Text]:
-    """Draw a picture as lines, with a caption that says what the numbers come from."""
+    """Draw a picture as lines, with a caption that names the construction of its numbers."""
     if picture.kind == "none":
         return [Text(picture.title)]
     lines = [Text(f"{picture.title[0].upper()}{picture.title[1:]}, drawn for {picture.drawn_for}")]
@@ -51,16 +51,16 @@ def draw(picture: Picture, page: Page) -> list[Text]:
 
 
 def _draw_heat_map(picture: Picture, page: Page) -> list[Text]:
-    n_lanes = len(picture.x)
-    cell = 2 if 2 * n_lanes <= page.width - _MARGIN else 1
-    shown = min(n_lanes, (page.width - _MARGIN) // cell)
+    n_dims = len(picture.x)
+    cell = 2 if 2 * n_dims <= page.width - _MARGIN else 1
+    shown = min(n_dims, (page.width - _MARGIN) // cell)
     numbers = [value for series in picture.series for value in series.values]
     low, high = min(numbers), max(numbers)
     if low < 0 < high:
         high = max(-low, high)
         low = -high  # zero is the middle of the scale
-    of_all = "" if shown == n_lanes else f" of {n_lanes}"
-    lines = [Text(f"{'position':>{_MARGIN - 1}} lanes 0 to {shown - 1}{of_all}")]
+    of_all = "" if shown == n_dims else f" of {n_dims}"
+    lines = [Text(f"{'position':>{_MARGIN - 1}} dimensions 0 to {shown - 1}{of_all}")]
     for series in picture.series:
         line = Text(f"{series.label:>{_MARGIN - 1}} ")
         for value in series.values[:shown]:
@@ -99,7 +99,7 @@ def _draw_curve(picture: Picture, page: Page, n_rows: int = 8) -> list[Text]:
 
 
 def _draw_heads(picture: Picture, page: Page) -> list[Text]:
-    """Draw one strip a head, all on one scale, so that heads can be compared."""
+    """Draw one strip per head, all on one scale."""
     n = min(len(picture.x), page.width - _MARGIN)
     numbers = [value for series in picture.series for value in series.values[:n]]
     low, high = min(numbers), max(numbers)

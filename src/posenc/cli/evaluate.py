@@ -1,4 +1,4 @@
-"""`posenc evaluate`: how well a model reads texts that are longer than those of its training."""
+"""`posenc evaluate`: how well a model handles texts longer than its training texts."""
 
 import click
 
@@ -12,14 +12,14 @@ from posenc.cli.study import split_list
     nargs=-1,
     required=True,
     metavar="DIR...",
-    help="A model with safetensors, or a study's cell; several are seeds of one.",
+    help="A model with safetensors, or a study's cell; several are seeds of the same model.",
 )
-@click.option("--text", required=True, metavar="FILE", help="Long prose that the model was not trained on.")
+@click.option("--text", required=True, metavar="FILE", help="A long text that the model was not trained on.")
 @click.option(
     "--lengths",
     multiple=True,
     metavar="N,...",
-    help="Of context, in tokens.",
+    help="Context lengths in tokens.",
     show_default="1, 2, 4 and 8 times the trained length",
 )
 @click.option(
@@ -27,22 +27,28 @@ from posenc.cli.study import split_list
     multiple=True,
     metavar="NAME,...",
     show_default="none",
-    help="linear, ntk, dynamic, yarn, llama3; yarn:4 has a factor of its own. none is always measured.",
+    help="linear, ntk, dynamic, yarn, llama3; yarn:4 sets this method's own factor. none is always measured.",
 )
-@click.option("--factor", type=float, metavar="F", help="Of all methods.", show_default="longest over trained length")
+@click.option(
+    "--factor",
+    type=float,
+    metavar="F",
+    help="The factor of all methods.",
+    show_default="longest length / trained length",
+)
 @click.option(
     "--trained-len",
     type=int,
     metavar="N",
-    help="The length of the texts of training.",
-    show_default="as the configuration names it",
+    help="The trained length, in tokens.",
+    show_default="that of the configuration",
 )
-@click.option("--pieces", default=16, metavar="N", help="Pieces of text whose last tokens are scored.")
-@click.option("--trials", default=4, metavar="N", help="Needles of each kind, depth and length; 0: none.")
+@click.option("--pieces", default=16, metavar="N", help="The number of text pieces whose last tokens are scored.")
+@click.option("--trials", default=4, metavar="N", help="Needles for each kind, depth and length; 0 measures none.")
 @click.option("--device", default="", metavar="NAME", help="cpu, cuda, ...", show_default="a GPU")
-@click.option("--out", default="evaluation", metavar="DIR", help="Where the report goes.")
-@click.option("--force", is_flag=True, help="Replace the report of another evaluation in it.")
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON; progress goes to stderr.")
+@click.option("--out", default="evaluation", metavar="DIR", help="The directory of the report.")
+@click.option("--force", is_flag=True, help="Replace the report of another evaluation there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON; progress goes to stderr.")
 def evaluate_models(
     directories: tuple[str, ...],
     text: str,
@@ -57,16 +63,18 @@ def evaluate_models(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Measure loss by position, sliding perplexity, needles and short texts, with each method of stretching.
+    """Measure loss by position, sliding perplexity, needles and short texts with each context extension method.
 
-    The same command goes on where it was stopped. Exit codes: 0 fine, 1 a cell failed, 2 wrong use.
+    After an interruption, the same command resumes. Exit codes: 0 success, 1 a cell failed, 2 usage error.
     """
     from posenc.extend.evaluate.command import evaluate
     from posenc.extend.evaluate.plan import Options
 
     numbers = split_list(lengths)
     if not all(number.isdecimal() and len(number) < 10 for number in numbers):
-        raise ValueError(f"evaluate: --lengths are whole numbers with commas between; got {', '.join(numbers)[:60]}.")
+        raise ValueError(
+            f"evaluate: --lengths must be whole numbers, separated by commas; got {', '.join(numbers)[:60]}."
+        )
     options = Options(
         paths=directories,
         text=text,

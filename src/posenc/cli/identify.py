@@ -11,30 +11,30 @@ if TYPE_CHECKING:
     from posenc.verify.identity.identify import Identification
 
 _WIDTH = 100
-_LABEL = 20  # columns of a line's name
+_LABEL = 20  # characters of the column of names
 
 
 @click.command()
 @click.argument("target", help="FILE.py or package.module:OBJECT; a file has build().")
 @click.option(
-    "--convention", metavar="NAME", help="How it is called: rope_fn, hf_rope, ...", show_default="STYLE, or found"
+    "--convention", metavar="NAME", help="Its calling convention: rope_fn, hf_rope, ...", show_default="STYLE, or found"
 )
 @click.option(
     "--head-dim",
     type=click.IntRange(2, 4096),
     metavar="N",
-    help="Head dimension to feed.",
+    help="The head dimension of the inputs.",
     show_default="SPEC's, or found",
 )
-@click.option("--json", "as_json", is_flag=True, help="What was found as JSON.")
-@click.option("--in-process", is_flag=True, help="Run the code here, without limits of time and memory.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option("--in-process", is_flag=True, help="Run the code in this process, without limits on time and memory.")
 def identify_implementation(
     target: str, convention: str | None, head_dim: int | None, as_json: bool, in_process: bool
 ) -> None:
     """Report what position code computes, without a specification; `posenc verify` judges it.
 
-    Pairing, rotated width, base, scaling, gain, direction, first position and precisions; or why they cannot be read.
-    The code is imported and run. Exit codes: 0 identified, 2 wrong use, 3 cannot tell.
+    Reports pairing, rotary_dim, base, scaling, gain, direction, first position and precision, or why one of them
+    cannot be determined. The code is imported and run. Exit codes: 0 identified, 2 usage error, 3 cannot tell.
     """
     from posenc.verify import child, conventions
     from posenc.verify.child.target import parse
@@ -59,7 +59,7 @@ def identify_implementation(
 
 
 def _text(found: "Identification", target: str) -> str:
-    """Return the verdict, a line for each thing that is known, and one for each that is not."""
+    """Return the verdict, a line for each known property, and a line for each unknown one."""
     from posenc.verify.sentences import printable
 
     convention = f" as {found.convention}" if found.convention else ""

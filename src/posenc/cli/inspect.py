@@ -1,4 +1,4 @@
-"""`posenc inspect`: what a model's configuration means for its positions."""
+"""`posenc inspect`: what a model's configuration says about positions."""
 
 import math
 from typing import Any
@@ -10,20 +10,20 @@ from posenc.cli import output
 _LABEL = 17  # characters of the column of labels
 _LAYOUTS = {
     "blocks": "one block after the other",
-    "interleaved": "taking turns",
-    "time_last": "time behind the others, which take turns",
-    "doubled": "sections of a doubled table, by which the two lanes of a pair read different axes",
+    "interleaved": "interleaved",
+    "time_last": "the others interleaved, then time",
+    "doubled": "sections of a doubled table, so the two dimensions of a pair read different axes",
 }
 
 
 @click.command()
-@click.argument("target", help="A config.json, a directory with one, or a name as llama-3.1-8b.")
-@click.option("--json", "as_json", is_flag=True, help="All numbers, every frequency included.")
-@click.option("--pairing", help="half or interleaved, for a model type that posenc does not know.")
+@click.argument("target", help="A config.json, a directory with one, or a known name such as llama-3.1-8b.")
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON, with every frequency.")
+@click.option("--pairing", help="half or interleaved, for a model type unknown to posenc.")
 def inspect_model(target: str, as_json: bool, pairing: str | None) -> None:
-    """Say of each kind of layer: encoding, frequencies, scaling, and what its pairs of lanes reach.
+    """Describe each kind of layer: encoding, frequencies, scaling, and the wavelengths of its pairs of dimensions.
 
-    Exit code 1 if something is odd, though the model runs.
+    Exit code 1 if there are warnings; the model may run all the same.
     """
     from posenc import inspection
 
@@ -34,7 +34,8 @@ def inspect_model(target: str, as_json: bool, pairing: str | None) -> None:
     except FileNotFoundError as error:
         names = ", ".join(inspection.known_models())
         raise ValueError(
-            f"inspect: no configuration is at {target!r}, and no known model is called so. Known: {names}."
+            f"inspect: {target!r} is neither a configuration nor the name of a known model. "
+            f"Give a path, or one of: {names}."
         ) from (error)
     if as_json:
         output.write_json(found)
@@ -47,56 +48,58 @@ def inspect_model(target: str, as_json: bool, pairing: str | None) -> None:
 
 
 def _describe(layer: dict[str, Any]) -> list[str]:
-    """Write one kind of layer: facts, then a line for some of its pairs."""
+    """Describe one kind of layer: facts, then a line for some of its pairs."""
     count = "" if layer["count"] is None else f", {layer['count']} layers"
     options = ", ".join(f"{key}={value!r}" for key, value in layer.get("options", {}).items())
     title = f"{layer['kind']}{count}: {layer['encoding']}{f'({options})' if options else ''}"
     if layer["encoding"] != "rope":
         return [title]
-    lines = [f"{label:<{_LABEL}}{said}" for label, said in _facts(layer).items() if said]
+    lines = [f"{label:<{_LABEL}}{fact}" for label, fact in _facts(layer).items() if fact]
     return [title, *(f"  {line}" for line in lines), *_list_pairs(layer)]
 
 
 def _facts(layer: dict[str, Any]) -> dict[str, str]:
     pairs, negative = layer["pairs"], layer["first_negative"]
-    lanes = f"{layer['rotary_dim']} of {layer['head_dim']}, {layer['pairing']}"
+    rotated = f"{layer['rotary_dim']} of {layer['head_dim']} dimensions, {layer['pairing']}"
     scaling = layer["rope_type"] + (f", factor {layer['factor']:g}" if layer["factor"] else "")
     score = f"; scores times {layer['score_factor']:.6g}" if layer["score_factor"] != 1 else ""
-    never = "" if pairs["never_full_turn"] is None else f"; {pairs['never_full_turn']} make no full turn in training"
+    never = "" if pairs["never_full_turn"] is None else f"; {pairs['never_full_turn']} complete no period in training"
     lengths = [f"{layer[key]:,} {word}" for key, word in (("original_max_len", "trained"), ("max_len", "declared"))
                if layer[key]]  # fmt: skip
     errors = layer["phase_error"] or {}
     sections = ", ".join(map(str, layer["sections"] or ()))
     return {
-        "lanes that turn": lanes,
-        "axes": f"{layer['axes']}, of {sections} pairs, {_LAYOUTS[layer['layout']]}" if sections else "",
+        "rotated": rotated,
+        "axes": f"{layer['axes']}, with {sections} pairs, {_LAYOUTS[layer['layout']]}" if sections else "",
         "base": f"{layer['base']:,.10g}",
         "scaling": scaling,
         "attention factor": f"{layer['attention_factor']:.6g}{score}",
         "positions": ", ".join(lengths),
         "window": f"{layer['window']:,}" if layer["window"] else "",
         "pairs": f"{pairs['kept']} kept, {pairs['blended']} blended, {pairs['divided']} divided{never}",
-        "critical lanes": f"{layer['critical_dim']} turn fully in training (Liu 2023)" if layer["critical_dim"] else "",
-        "sum of cosines": f"negative from distance {_say(negative['rotated'])} over pairs that turn, "
-        f"{_say(negative['all'])} over all (Men 2024; shipped models lie below their length)",
+        "critical dim": f"{layer['critical_dim']} dimensions complete a period in training (Liu 2023)"
+        if layer["critical_dim"]
+        else "",
+        "sum of cosines": f"negative from distance {_distance(negative['rotated'])} over rotated pairs, "
+        f"{_distance(negative['all'])} over all (Men 2024; below the length in shipped models)",
         "phase error": ", ".join(f"{error:.2g} in {name}" for name, error in errors.items())
         + (" radians, at the last position" if errors else ""),
     }
 
 
-def _say(distance: int | None) -> str:
+def _distance(distance: int | None) -> str:
     return "none" if distance is None else f"{distance:,}"
 
 
 def _list_pairs(layer: dict[str, Any]) -> list[str]:
-    """Write wavelength and turns of a few pairs, fast to slow."""
+    """List the wavelength and the number of periods of a few pairs, fast to slow."""
     pairs, n = layer["pairs"], len(layer["inv_freq"])
     shown = sorted({round(i * (n - 1) / 8) for i in range(9)})
-    rows: list[tuple[str, ...]] = [("pair", "wavelength", "turns in training", "turns at the longest")]
+    rows: list[tuple[str, ...]] = [("pair", "wavelength", "periods in training", "periods in the longest text")]
     for k in shown:
-        turns = [pairs[key][k] if pairs[key] else None for key in ("turns_trained", "turns_max")]
+        periods = [pairs[key][k] if pairs[key] else None for key in ("turns_trained", "turns_max")]
         wavelength = pairs["wavelength"][k]
-        rows.append((str(k), _number(math.inf if wavelength is None else wavelength), *map(_number, turns)))
+        rows.append((str(k), _number(math.inf if wavelength is None else wavelength), *map(_number, periods)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["", *("  " + "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows)]
 

@@ -1,4 +1,4 @@
-"""`posenc list`: the encodings there are."""
+"""`posenc list`: the registered encodings."""
 
 import shutil
 import sys
@@ -16,44 +16,44 @@ _FAMILIES = {
     "none": "position does not enter",
     "additive": "a vector is added to the token embeddings",
     "embedded": "the token embeddings are changed",
-    "rotary": "queries and keys are turned",
-    "piecewise": "queries and keys are turned, far pairs otherwise than near ones",
-    "bias": "a term joins the scores",
-    "content_bias": "a term joins the scores and looks at q and k",
-    "score_map": "whole rows of scores become others",
-    "values": "values are rotated, and outputs back",
+    "rotary": "queries and keys are rotated",
+    "piecewise": "queries and keys are rotated, far pairs differently from near ones",
+    "bias": "a term is added to the scores",
+    "content_bias": "a term that depends on q and k is added to the scores",
+    "score_map": "whole rows of scores are transformed",
+    "values": "values are rotated, and outputs are rotated back",
 }
 
 NEEDS = {
     "text": "text and other sequences",
-    "long": "texts longer than the trained ones",
+    "long": "texts longer than the training texts",
     "image": "the patches of an image",
     "video": "frames of a video, and text among pictures",
     "graph": "the nodes of a graph",
     "camera": "points in space, and the rays of cameras",
-    "textbook": "toys of the textbooks, which show an idea and serve no model",
+    "textbook": "teaching examples that no model uses",
 }
 
 
 @click.command()
-@click.argument("pattern", default="*", help="A shell pattern for names, as 'ro*'; quote it.  [default: *]")
-@click.option("--for", "need", metavar="NEED", help=f"Only what serves a need: {', '.join(NEEDS)}.", show_default="all")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array of cards.")
-@click.option("--table", is_flag=True, help="All facts, and the character measured now, in tables.")
+@click.argument("pattern", default="*", help="A shell pattern for names, such as 'ro*'; quote it.  [default: *]")
+@click.option("--for", "need", metavar="NEED", help=f"List only encodings for: {', '.join(NEEDS)}.", show_default="all")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of cards.")
+@click.option("--table", is_flag=True, help="Print all facts, and properties measured now, in tables.")
 def list_encodings(pattern: str, need: str | None, as_json: bool, table: bool) -> None:
-    """List the encodings whose names match PATTERN; all of them if it is left out."""
+    """List the encodings whose names match PATTERN, or all of them."""
     from posenc import registry
 
     if need is not None and need not in NEEDS:
         raise ValueError(f"list: --for must be one of {', '.join(NEEDS)}; got {need}.")
     if as_json and table:
-        output.complain("list: --json and --table exclude each other, and both were given; give one of them.")
+        output.complain("list: --json and --table exclude each other; got both. Give one of them.")
         raise click.exceptions.Exit(2)
     cards = []
     for name in registry.names(pattern):
         try:
             cards.append(registry.card(name))
-        except ValueError as error:  # another package is broken, which hides none of the others
+        except ValueError as error:  # one broken package must not hide the others
             output.complain(str(error))
     if need is not None:
         cards = [card for card in cards if need in card.serves]
@@ -69,14 +69,14 @@ def list_encodings(pattern: str, need: str | None, as_json: bool, table: bool) -
 
 
 def order_families(cards: "list[Card]") -> "dict[str, list[Card]]":
-    """Group cards by family, in the order in which a model meets them."""
+    """Group cards by family, in the order in which a model applies them."""
     found = {card.family for card in cards}
     known = [family for family in _FAMILIES if family in found]
     return {f: [c for c in cards if c.family == f] for f in [*known, *sorted(found.difference(known))]}
 
 
 def order_needs(cards: "list[Card]") -> "dict[str, list[Card]]":
-    """Group cards by what they serve first; those that do not say it come last."""
+    """Group cards by the first need that they serve; those that declare none come last."""
     grouped: dict[str, list[Card]] = {need: [] for need in NEEDS}
     for card in cards:
         grouped.setdefault(card.serves[0] if card.serves else "other", []).append(card)
@@ -84,7 +84,7 @@ def order_needs(cards: "list[Card]") -> "dict[str, list[Card]]":
 
 
 def _write_lines(groups: "dict[str, list[Card]]") -> None:
-    """One line an encoding, so that grep finds it; only a terminal's edge breaks it."""
+    """Print one line per encoding, for grep; wrap lines only on a terminal."""
     is_terminal, width = (
         bool(sys.stdout and sys.stdout.isatty()),
         shutil.get_terminal_size().columns,
@@ -118,7 +118,7 @@ def _explain_absence(pattern: str, need: str | None) -> str:
         homes.update(dict.fromkeys((*card.keys, card.declared.cls_name.lower()), name))
     wanted = pattern.lower().strip("*?")
     if need is not None and registry.names(pattern):
-        return f"no encoding whose name matches {pattern!r} serves {need}: {NEEDS[need]}."
+        return f"no encoding whose name matches {pattern!r} is for {need} ({NEEDS[need]})."
     if wanted in homes:
         return f"no encoding's name matches {pattern!r}, which is another name of {homes[wanted]}."
     nearest = list(dict.fromkeys(homes[key] for key in get_close_matches(wanted, homes, n=3)))

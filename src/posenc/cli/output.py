@@ -1,4 +1,4 @@
-"""What the commands write: text and JSON on stdout, one line for each error on stderr."""
+"""The commands' output: text and JSON on stdout, one line for each error on stderr."""
 
 import codecs
 import dis
@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# How a formula's signs are written where the stream has no letters for them.
+# How to write the signs of formulas if the stream's encoding lacks them.
 _SPELLINGS = str.maketrans(
     {"·": "*", "−": "-", "–": "-", "—": "-", "√": "sqrt ", "ᵀ": "^T", "…": "...", "≥": ">=", "≤": "<="}
     | {"“": '"', "”": '"', "‘": "'", "’": "'", "→": "->", "×": "x", "∞": "inf"}
@@ -23,15 +23,15 @@ _SPELLINGS = str.maketrans(
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr take any character, spelt out where their encoding lacks it."""
+    """Let stdout and stderr accept any character; those that their encoding lacks are spelt out."""
     codecs.register_error("posenc.spell", _spell)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # None where the caller closed it
+        if hasattr(stream, "reconfigure"):  # None if the caller closed it
             stream.reconfigure(errors="posenc.spell")
 
 
 def write(text: str) -> None:
-    """Write lines to stdout; end quietly if nobody reads them any more."""
+    """Write lines to stdout; exit quietly if the reader closed the pipe."""
     if sys.stdout is None:
         return
     try:
@@ -47,12 +47,12 @@ def write(text: str) -> None:
 
 
 def write_json(value: Any) -> None:
-    """Write a value as JSON; what is not finite becomes null, since JSON has no word for it."""
+    """Write a value as JSON; numbers that are not finite become null, since JSON has none."""
     write(json.dumps(_finite(value), indent=2, ensure_ascii=not encodes("ω"), allow_nan=False))
 
 
 def write_rich(*renderables: "RenderableType", width: int | None = None) -> None:
-    """Write what rich lays out, in colour where stdout is a terminal that wants it."""
+    """Write rich's renderables, in colour if stdout is a terminal that supports it."""
     canvas = console(width)
     with canvas.capture() as captured:
         for renderable in renderables:
@@ -80,7 +80,7 @@ def console(width: int | None = None) -> "Console":
 
 
 def encodes(characters: str) -> bool:
-    """Tell whether stdout's encoding has these characters."""
+    """Return whether stdout's encoding has these characters."""
     try:
         characters.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except UnicodeEncodeError:
@@ -89,7 +89,7 @@ def encodes(characters: str) -> bool:
 
 
 def wrap(text: str, width: int, indent: str = "", first: str | None = None) -> str:
-    """Break text into lines of at most `width`, the later ones indented; formulas keep their words."""
+    """Break text into lines of at most `width`, the later ones indented; words and hyphens are never broken."""
     return textwrap.fill(
         text,
         width,
@@ -101,14 +101,14 @@ def wrap(text: str, width: int, indent: str = "", first: str | None = None) -> s
 
 
 def explain_usage(error: Any) -> str:
-    """Return what click found wrong with the arguments, and where help is."""
+    """Return click's message about wrong arguments, and how to get help."""
     command = error.ctx.command_path if getattr(error, "ctx", None) else "posenc"
-    said = error.format_message().strip()
-    return f"{said}{'' if said[-1:] in '.?!' else '.'} `{command} --help` shows what it takes."
+    message = error.format_message().strip()
+    return f"{message}{'' if message[-1:] in '.?!' else '.'} See `{command} --help`."
 
 
 def is_refusal(error: Exception) -> bool:
-    """Tell whether posenc itself raised the error on purpose, by a `raise` statement of its own.
+    """Return whether posenc raised the error on purpose, by a `raise` statement of its own.
 
     The same kinds of error also come from bugs (a call of None is a TypeError), and those must not
     lose their traceback.
@@ -124,7 +124,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def _discard_stdout() -> None:
-    """Send what is still buffered nowhere, or Python complains of it once more at exit."""
+    """Discard the buffered output, or Python would report the broken pipe again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Parameters of a method on the command line: KEY=VALUE, where a value is JSON, a word, or stands in a file."""
+"""Parameters of a method on the command line: KEY=VALUE, where a value is JSON, a word, or @FILE."""
 
 import json
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def parameters(who: str, given: Sequence[str]) -> dict[str, Any]:
-    """Return parameters by name: JSON, a word, or what a file holds."""
+    """Return parameters by name: JSON, a word, or the contents of a file."""
     found = dict[str, Any]()
     for one in given:
         key, equals, value = one.partition("=")
         if not equals or not key or key in found:
-            raise ValueError(f"{who}: --option takes KEY=VALUE, each key once; got {one[:60]!r}.")
+            raise ValueError(f"{who}: --option must be KEY=VALUE, each key once; got {one[:60]!r}.")
         found[key] = _file(who, value[1:]) if value.startswith("@") else _word(value)
     return found
 

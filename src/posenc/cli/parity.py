@@ -1,4 +1,4 @@
-"""`posenc parity`: what each stack makes of a model's configuration, and how far that lies from what it means."""
+"""`posenc parity`: how each inference stack reads a model's configuration, and how far that is from its meaning."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,21 +15,25 @@ if TYPE_CHECKING:
 _WIDTH = 110
 _LONGEST = 10**12
 _NOTE = (
-    "Numbers below distances: the mean over pairs of cos(angle difference) to the meaning, 1 for no difference. "
-    "logits x: by how much scores are larger. same: frequencies and logits agree within one part in a million."
+    "Numbers under distances: the mean over pairs of cos(angle difference) from the meaning; 1 is no difference. "
+    "logits x: the factor on the scores. same: frequencies and logits agree within one part in a million."
 )
 
 
 @click.command()
-@click.argument("target", required=False, help="A config.json, a directory with one, or a name as kimi-k2.")
-@click.option("--stack", metavar="NAMES", help="hf5,vllm@0.33.0,...", show_default="the newest of each")
-@click.option("--at", default="100,1000,8000", metavar="DISTANCES", help="In positions, with commas.")
-@click.option("--length", type=int, metavar="N", help="How long the text is, at which the stacks are to serve.")
+@click.argument("target", required=False, help="A config.json, a directory with one, or a known name such as kimi-k2.")
 @click.option(
-    "--override", metavar="JSON|FLAGS", help="Fields that join the file as each stack does it, or one's own flags."
+    "--stack", metavar="NAMES", help="Stacks and versions: hf5,vllm@0.33.0,...", show_default="the newest of each"
 )
-@click.option("--json", "as_json", is_flag=True, help="All numbers and keys.")
-@click.option("--list", "list_stacks", is_flag=True, help="The stacks and versions with rules.")
+@click.option("--at", default="100,1000,8000", metavar="DISTANCES", help="Distances in positions.")
+@click.option("--length", type=int, metavar="N", help="The length of the text to serve, in positions.")
+@click.option(
+    "--override",
+    metavar="JSON|FLAGS",
+    help="Fields that each stack merges into the file in its own way, or the flags of one stack.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers and keys as JSON.")
+@click.option("--list", "list_stacks", is_flag=True, help="List the stacks and versions that have rules.")
 def compare_stacks(
     target: str | None,
     stack: str | None,
@@ -39,9 +43,9 @@ def compare_stacks(
     as_json: bool,
     list_stacks: bool,
 ) -> None:
-    """Report what each stack makes of a configuration: frequencies, gain, length, and the keys that it does not read.
+    """Report how each stack reads a configuration: frequencies, gain, length, and the keys that it does not read.
 
-    Exit codes: 0 all the same, 1 some differ, 2 wrong use, 3 nothing differs and something is unknown.
+    Exit codes: 0 all agree, 1 some differ, 2 usage error, 3 nothing differs but something is unknown.
     """
     if list_stacks:
         _list(as_json)
@@ -51,7 +55,7 @@ def compare_stacks(
     from posenc.parity.loading import choose
 
     if target is None:
-        raise ValueError("parity: give a TARGET, or --list for the stacks.")
+        raise ValueError("parity: TARGET is missing. Give one, or --list to list the stacks.")
     stacks, distances = choose(stack), _distances(at)
     if length is not None and not 1 <= length <= _LONGEST:
         raise ValueError(f"parity: --length must be from 1 to {_LONGEST}; got {length}.")
@@ -91,13 +95,13 @@ def _distances(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() and 1 <= int(part[:14]) <= _LONGEST for part in parts) or len(parts) > 64:
         raise ValueError(
-            f"parity: --at takes distances as 100,1000,8000, each from 1 to {_LONGEST}; got {text[:60]!r}."
+            f"parity: --at must be distances such as 100,1000,8000, each from 1 to {_LONGEST}; got {text[:60]!r}."
         )
     return sorted({int(part) for part in parts})
 
 
 def _given(override: str | None, stacks: "Sequence[Rules]") -> "Given":
-    """Return what an override gives: an object of JSON for all stacks, or flags of one."""
+    """Parse an override: a JSON object for all stacks, or flags of one."""
     from posenc.parity import flags
 
     if override is None:
@@ -106,14 +110,14 @@ def _given(override: str | None, stacks: "Sequence[Rules]") -> "Given":
         return flags.Given(_fields(override))
     if len(stacks) > 1:
         raise ValueError(
-            "parity: --override takes a JSON object, or flags of one stack, which --stack names; got "
+            "parity: --override must be a JSON object, or flags of the one stack that --stack names; got "
             f"{override[:60]!r} for {len(stacks)} stacks."
         )
     return flags.parse(override, stacks[0].stack)
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """Return the override within the limits of a configuration."""
+    """Parse the fields of an override, within the limits on configurations."""
     from posenc.config import reading
 
     if len(data := text.encode()) > reading.MAX_BYTES:
@@ -164,8 +168,8 @@ def _meaning(one: "Meaning", length: int | None) -> dict[str, Any]:
 
 
 def _describe(found: "Parity") -> list[str]:
-    """Write the meaning, a row for each stack, and below it the keys that it does not simply read."""
-    lines = [f"{found.target}: {_say(one, found.length)}" for one in found.meanings]
+    """List the meaning, then a row for each stack with the keys that it does not simply read."""
+    lines = [f"{found.target}: {_summary(one, found.length)}" for one in found.meanings]
     distances = [f"{distance:,}" for distance in found.stacks[0].mean_cos]
     titles = ("stack", "status", *distances, "logits x", "gain", "scores x", "longest")
     rows = [_row(one) for one in found.stacks]
@@ -180,14 +184,14 @@ def _describe(found: "Parity") -> list[str]:
     return [*lines, "", output.wrap(_NOTE, _WIDTH)]
 
 
-def _say(one: "Meaning", length: int | None) -> str:
+def _summary(one: "Meaning", length: int | None) -> str:
     rotary, found = one.rotary, one.at(length or one.rotary.max_len or 1)
-    said = [f"{rotary.layer_type}, {rotary.rope_type}", f"base {rotary.base:,.10g}"]
-    said += [f"factor {rotary.factor:g}"] if rotary.factor else []
+    facts = [f"{rotary.layer_type}, {rotary.rope_type}", f"base {rotary.base:,.10g}"]
+    facts += [f"factor {rotary.factor:g}"] if rotary.factor else []
     lengths = ((rotary.original_max_len, "trained"), (rotary.max_len, "declared"))
-    said += [f"{value:,} {word}" for value, word in lengths if value]
+    facts += [f"{value:,} {word}" for value, word in lengths if value]
     score = f", scores x {found.score_factor:.6g}" if found.score_factor != 1 else ""
-    return f"{', '.join(said)}; gain {found.gain:.6g}{score}"
+    return f"{', '.join(facts)}; gain {found.gain:.6g}{score}"
 
 
 def _row(one: "Compared") -> tuple[str, ...]:
@@ -198,7 +202,7 @@ def _row(one: "Compared") -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Lay out a row: words to the left, numbers to the right."""
+    """Lay out a row: words left-aligned, numbers right-aligned."""
     both = list(zip(cells, widths, strict=True))
     words, numbers = both[:2], both[2:]
     return "  ".join([*(cell.ljust(n) for cell, n in words), *(cell.rjust(n) for cell, n in numbers)]).rstrip()

@@ -1,4 +1,4 @@
-"""The numbers of an encoding's picture: from its definition, or where numbers are learned from the code that runs."""
+"""The numbers of an encoding's picture: from its definition or, if they are learned, from the implementation."""
 
 import inspect
 import math
@@ -22,9 +22,9 @@ _TITLES = {
     "vectors": "the vector added at each position",
     "scores": "score of q = k = ones against distance",
     "bias": "bias against distance",
-    "values": "a value of ones times what a query gets of it, against distance",
+    "values": "a value of ones times a query's share of it, against distance",
 }
-_NOTHING = "There is nothing to draw: no position enters the model."
+_NOTHING = "There is nothing to draw, because this encoding uses no positions."
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Picture:
-    """What can be drawn of an encoding.
+    """The numbers of an encoding's picture.
 
     Args:
-        kind: "vectors" (a series a position, over lanes), "scores", "bias" or "values" (over distances), or
+        kind: "vectors" (a series per position, over dimensions), "scores", "bias" or "values" (over distances), or
             "none".
-        title: What is shown, or why nothing is.
-        x: Lanes or distances: one for each value of a series.
+        title: The picture's title, or why there is no picture.
+        x: Dimensions or distances, one for each value of a series.
         series: The numbers.
-        drawn_for: The construction that they come from.
-        learned: True if training changes them, so that they are as freshly initialised.
+        drawn_for: The construction that yields them.
+        learned: True if training changes them; they are then freshly initialised.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Picture:
 
 
 def define(card: Card) -> Picture | None:
-    """Draw an encoding's example by its definition; None where it has none, or the example needs torch."""
+    """Evaluate the definition of an encoding's example; None if it has none, or if the example needs torch."""
     function, drawn_for = definitions.find(card.name), card.as_dict()["example"]
     if function is None or card.traits.get("learned") or "viewmats" in card.example:  # whose example torch makes
         return None
@@ -74,39 +74,41 @@ def define(card: Card) -> Picture | None:
     options |= {name: value for name, value in given.items() if name in known}
     n_axes = options.get("n_axes") or len(options.get("sections") or options.get("axes") or [0])
     pos = np.arange(N_DISTANCES, dtype=np.float64)
-    if n_axes > 1:  # along the first
+    if n_axes > 1:  # positions along the first axis
         pos = np.pad(pos[:, None], ((0, 0), (0, n_axes - 1)))
     kind, numbers = _DEFINED[card.family]
     values = numbers(partial(function, **options), pos, options.get("head_dim", 0))
     return _picture(kind, _TITLES[kind], values, drawn_for, is_learned=False)
 
 
-def _turned(turns: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDArray[Any]:
+def _rotated(rotations: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDArray[Any]:
     """Score queries of ones at all distances from one key of ones at position 0, (n_distances,) or by heads."""
-    ones, matrices = np.ones(head_dim), [turns(p if pos.ndim > 1 else float(p)) for p in pos]
+    ones, matrices = np.ones(head_dim), [rotations(p if pos.ndim > 1 else float(p)) for p in pos]
     key = matrices[0][1] @ ones
     return np.stack([(of_q @ ones * key).sum(-1) for of_q, _ in matrices], -1) / math.sqrt(head_dim)
 
 
-def _given(rotates: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDArray[Any]:
-    """Multiply a value of ones at position 0 by what queries at all distances get of it, (n_distances,)."""
+def _received(rotations: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDArray[Any]:
+    """Multiply a value of ones at position 0 by its rotated copy at queries of all distances, (n_distances,)."""
     ones = np.ones(head_dim)
-    rotated = rotates(0.0)[0] @ ones
-    return np.stack([ones @ rotates(float(p))[1] @ rotated for p in pos])
+    rotated = rotations(0.0)[0] @ ones
+    return np.stack([ones @ rotations(float(p))[1] @ rotated for p in pos])
 
 
-def _whole(scores: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDArray[Any]:
-    """Score the same queries and key where a definition has whole scores."""
+def _scored(scores: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDArray[Any]:
+    """Score the same queries and key with a definition of whole scores."""
     ones = np.ones((1, len(pos), head_dim))
     return np.asarray(scores(ones, ones[:, :1], pos, pos[:1])[:, :, 0])
 
 
-_DEFINED: dict[str, tuple[str, Callable[..., NDArray[Any]]]] = {  # by family: the kind, and what calls the definition
+_DEFINED: dict[
+    str, tuple[str, Callable[..., NDArray[Any]]]
+] = {  # by family: the kind of picture, and the call of the definition
     "additive": ("vectors", lambda vectors, pos, _: vectors(pos[:N_POSITIONS])),
-    "rotary": ("scores", _turned),
-    "piecewise": ("scores", _whole),
+    "rotary": ("scores", _rotated),
+    "piecewise": ("scores", _scored),
     "bias": ("bias", lambda bias, pos, _: bias(pos, pos[:1])[:, :, 0]),
-    "values": ("values", _given),
+    "values": ("values", _received),
 }
 
 
@@ -114,17 +116,19 @@ def measure(construct: Callable[[], Any], spelling: str) -> Picture:
     """Construct an encoding and measure the first hook that it uses, with torch.
 
     Args:
-        construct: Makes the encoding; called under a fixed seed.
-        spelling: The same construction as a user writes it, for the caption.
+        construct: Constructs the encoding; called under a fixed seed.
+        spelling: The same construction in a user's code, for the caption.
     """
     from posenc.encoding import Encoding
 
     torch = import_module("torch")  # by name: posenc.cli itself must start without it
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(SEED)  # the same picture each time, though learned numbers are drawn
-        encoding = construct().resolve(N_DISTANCES).eval()  # what training draws is not the encoding's
+        torch.manual_seed(SEED)  # the same picture each time, though initial numbers are random
+        encoding = construct().resolve(N_DISTANCES).eval()  # without the random draws of training
         if encoding.reads_x:
-            return Picture("none", "There is no picture: it depends on the tokens.", [], [], spelling)
+            return Picture(
+                "none", "There is no picture, because this encoding depends on the tokens.", [], [], spelling
+            )
         for hook, kind, look in _HOOKS:
             if getattr(type(encoding), hook) is not getattr(Encoding, hook):
                 title, values = look(encoding)
@@ -134,7 +138,7 @@ def measure(construct: Callable[[], Any], spelling: str) -> Picture:
 
 
 def _embed(encoding: Any) -> tuple[str, Any]:
-    """Embed zeros, so that only the vectors remain; ones, where nothing is added and zeros would show nothing."""
+    """Embed zeros, which leaves the added vectors; or ones, if the encoding does not add and zeros would stay zeros."""
     pos = _line(encoding, N_POSITIONS)
     added = encoding.family != "embedded"
     x = pos.new_full((1, len(pos), getattr(encoding, "d_model", 32)), 0 if added else 1).float()
@@ -153,7 +157,7 @@ def _score(encoding: Any) -> tuple[str, Any]:
 
 
 def _bias(encoding: Any) -> tuple[str, Any]:
-    """Read the bias of queries at all distances from one key at position 0."""
+    """Return the bias of queries at all distances from one key at position 0."""
     pos = _line(encoding, N_DISTANCES)
     n_heads, head_dim = getattr(encoding, "n_heads", 1), getattr(encoding, "head_dim", 64)
     q = pos.new_ones(1, n_heads, len(pos), head_dim).float()
@@ -162,14 +166,16 @@ def _bias(encoding: Any) -> tuple[str, Any]:
 
 
 def _value(encoding: Any) -> tuple[str, Any]:
-    """Multiply a value of ones at position 0 by what queries at all distances get of it."""
+    """Multiply a value of ones at position 0 by its rotated copy at queries of all distances."""
     pos = _line(encoding, N_DISTANCES)
     v = pos.new_ones(1, 1, 1, getattr(encoding, "head_dim", 64)).float()
     rotated = encoding.rotate_v(v, encoding.place(pos[:1])).expand(-1, -1, len(pos), -1)
     return _TITLES["values"], (encoding.unrotate_out(rotated, encoding.place(pos)) * v)[0].sum(-1)
 
 
-_HOOKS: list[tuple[str, str, Callable[[Any], tuple[str, Any]]]] = [  # each with its kind of picture, in order
+_HOOKS: list[
+    tuple[str, str, Callable[[Any], tuple[str, Any]]]
+] = [  # hook, kind of picture, measurement; the first hook in use counts
     ("embed", "vectors", _embed),
     ("rotate_q", "scores", _score),
     ("bias", "bias", _bias),
@@ -178,7 +184,7 @@ _HOOKS: list[tuple[str, str, Callable[[Any], tuple[str, Any]]]] = [  # each with
 
 
 def _line(encoding: Any, n: int) -> Any:
-    """Count along the first axis, no further than a table reaches."""
+    """Return positions along the first axis, at most as many as a learned table has."""
     from posenc import positions
 
     pos = positions.arange(min(n, getattr(encoding, "max_len", None) or n))

@@ -1,4 +1,4 @@
-"""`posenc plan`: which ways to a longer context a model has, and what each of them costs."""
+"""`posenc plan`: the methods that can extend a model's context, and what each costs."""
 
 import json
 import shlex
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 _NOTE = (
-    "unseen: pairs that reach angles which training did not show. closer: pairs with a smaller angle between "
-    "neighbours. logits x: by how much scores are larger than now. Below distances: the mean over pairs of "
-    "cos(angle difference) to the rotation of now, in texts that the model reads already; 1 is no change."
+    "unseen: pairs that reach angles absent from training. closer: pairs with a smaller angle between "
+    "neighbours. logits x: the factor on today's scores. Under distances: the mean over pairs of "
+    "cos(angle difference) from today's rotation, in texts of today's lengths; 1 is no change."
 )
-_MEASURED = ("linear", "ntk", "dynamic", "yarn", "llama3")  # which `posenc evaluate` knows
+_MEASURED = ("linear", "ntk", "dynamic", "yarn", "llama3")  # which `posenc evaluate` can measure
 
 
 @click.command()
-@click.argument("target", help="A config.json, a directory with one, or a name.")
-@click.option("--target-len", type=int, required=True, metavar="N", help="How long texts shall be, in positions.")
+@click.argument("target", help="A config.json, a directory with one, or a known name.")
+@click.option("--target-len", type=int, required=True, metavar="N", help="The wanted context length, in positions.")
 @click.option(
     "--trained-len",
     type=int,
     metavar="N",
-    help="The length of the texts of training.",
-    show_default="as the file names it",
+    help="The trained length, in positions.",
+    show_default="that of the file",
 )
-@click.option("--train/--no-train", help="Whether the model is to be trained on longer texts.")
+@click.option("--train/--no-train", help="Whether you will train the model on longer texts.")
 @click.option(
     "--option",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A parameter, for each method that has it; @FILE reads JSON.",
+    help="A parameter, passed to each method that has it; @FILE reads JSON.",
 )
-@click.option("--json", "as_json", is_flag=True, help="All numbers, and each configuration.")
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers and each configuration as JSON.")
 def plan_extension(
     target: str, target_len: int, trained_len: int | None, train: bool, option: tuple[str, ...], as_json: bool
 ) -> None:
-    """Compare the ways to make a model's context longer: new angles, neighbours, temperature, short texts, stacks.
+    """Compare the methods that extend a model's context: new angles, neighbours, temperature, short texts, stacks.
 
-    Nothing is measured; the numbers follow from the configuration. Exit codes: 0 fine, 2 wrong use.
+    The numbers follow from the configuration; no model is run. Exit codes: 0 success, 2 usage error.
     """
     from posenc.config.known import find
     from posenc.extend.plan import plan
@@ -115,7 +115,7 @@ def _candidate(one: "Candidate") -> dict[str, Any]:
 
 
 def _describe(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
-    """Write a row for each method, what each row stands on, and what to do next."""
+    """List a row for each method, the evidence for each row, and the next commands."""
     from posenc.extend.published import DECIDES
 
     lines = [*_head(target, found), "", *_table(found), "", output.wrap(_NOTE, _WIDTH)]
@@ -133,19 +133,19 @@ def _head(target: str, found: "Plan") -> Iterator[str]:
     scaling = f", factor {rotary.factor:g}" if rotary.factor else ""
     yield output.wrap(
         f"{target}: {rotary.layer_type}, {rotary.rope_type}, base {rotary.base:,.10g}{scaling}; trained on "
-        f"{found.trained_len:,} positions, {found.target_len:,} wanted: {found.factor:.4g} times.",
+        f"{found.trained_len:,} positions, {found.target_len:,} wanted: factor {found.factor:.4g}.",
         _WIDTH,
     )
     yield output.wrap(
-        f"In training {found.full_turns} of {found.n_pairs} pairs of dimensions make a full turn; left as it is, "
-        f"{found.unseen} would reach angles that training did not show.",
+        f"In training {found.full_turns} of {found.n_pairs} pairs of dimensions complete a period; without a change, "
+        f"{found.unseen} would reach angles absent from training.",
         _WIDTH,
     )
     if found.now_len > found.trained_len:
-        yield f"With the scaling in its file the model reads {found.now_len:,} positions."
+        yield f"The scaling in its file already extends the model to {found.now_len:,} positions."
     kinds = {kind.rotary.layer_type for one in found.candidates if one.stretched for kind in one.stretched.before[1:]}
     if kinds:
-        yield f"Layers of {', '.join(sorted(kinds))} stay as they are."
+        yield f"Layers of {', '.join(sorted(kinds))} are not changed."
 
 
 def _table(found: "Plan") -> list[str]:
@@ -173,27 +173,29 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _detail(one: "Candidate", found: "Plan") -> Iterator[str]:
-    """Write what a method's row stands on."""
-    shown = _parameters(one, found)
-    yield output.wrap(f"{one.method.name}: {one.method.title}{f'; {shown}' if shown else ''}", _WIDTH, "    ", "")
-    said: list[tuple[str, str]] = []
+    """Describe the evidence for a method's row."""
+    parameters = _parameters(one, found)
+    yield output.wrap(
+        f"{one.method.name}: {one.method.title}{f'; {parameters}' if parameters else ''}", _WIDTH, "    ", ""
+    )
+    facts: list[tuple[str, str]] = []
     if one.effect is None:
-        said.append(("not computed", f"{one.refused}"))
+        facts.append(("not computed", f"{one.refused}"))
     else:
-        said.append(("angles", _angles(one, found)))
-        said.append(("temperature", _temperature(one)))
-    said.append(("for", f"{one.published.good} [{one.published.good_source}]"))
-    said.append(("against", f"{one.published.bad} [{one.published.bad_source}]"))
+        facts.append(("angles", _angles(one, found)))
+        facts.append(("temperature", _temperature(one)))
+    facts.append(("for", f"{one.published.good} [{one.published.good_source}]"))
+    facts.append(("against", f"{one.published.bad} [{one.published.bad_source}]"))
     if one.stacks:
-        said.append(("runs in", ", ".join(_runs(one)) or "none"))
+        facts.append(("runs in", ", ".join(_runs(one)) or "none"))
     if cannot := [name for name, why in one.stacks.items() if why and one.stretched]:
-        said.append(("not in", f"{', '.join(cannot)} (posenc write --to NAME says why)"))
-    for label, text in said:
+        facts.append(("not in", f"{', '.join(cannot)} (posenc write --to NAME prints why)"))
+    for label, text in facts:
         yield output.wrap(text, _WIDTH, "    ", f"  {label}: ")
 
 
 def _runs(one: "Candidate") -> list[str]:
-    """Return the stacks that run it, with how where no configuration says it."""
+    """Return the stacks that run it, each with how to do so if no configuration expresses it."""
     if one.stretched is None:
         return [f"{name} ({how})" for name, how in one.stacks.items()]
     return [name for name, why in one.stacks.items() if not why]
@@ -202,21 +204,21 @@ def _runs(one: "Candidate") -> list[str]:
 def _angles(one: "Candidate", found: "Plan") -> str:
     effect = one.effect
     assert effect is not None
-    seen = "none is new"
+    unseen = "none is new"
     if pairs := effect.unseen_pairs:
-        seen = f"{len(pairs)} of {found.n_pairs} pairs reach new ones, from {min(pairs)} to {max(pairs)}"
+        unseen = f"{len(pairs)} of {found.n_pairs} pairs reach new ones, from pair {min(pairs)} to {max(pairs)}"
     near = (
         f"between neighbours x {effect.fastest:.4g} for the fastest pair, x {effect.median:.4g} for the median, "
         f"smaller for {effect.closer}"
     )
     if not effect.closer:
-        near = "between neighbours as now"
+        near = "between neighbours as today"
     mapped = {
-        "dual-chunk": "distances beyond a chunk count as that or less",
+        "dual-chunk": "distances beyond a chunk are mapped to its length or less",
         "self-extend": "beyond the window neighbours share positions in groups",
     }.get(one.method.name)
-    changing = "" if effect.fixed else "they change with the length, and cached keys do not"
-    return "; ".join(part for part in (seen, near, mapped, changing) if part)
+    changing = "" if effect.fixed else "they change with the length, but cached keys do not"
+    return "; ".join(part for part in (unseen, near, mapped, changing) if part)
 
 
 def _temperature(one: "Candidate") -> str:
@@ -225,23 +227,23 @@ def _temperature(one: "Candidate") -> str:
     if effect.logits is None:
         return "scores x 1 + c ln(times); c is fitted after recalibration, 0.412 and 0.103 in the paper"
     if abs(effect.logits - 1) < 1e-6 and abs((effect.short_logits or 1) - 1) < 1e-6:
-        return "as now"
+        return "as today"
     return f"gain {effect.gain:.6g}; scores x {effect.logits:.5g}, for short texts x {effect.short_logits:.5g}"
 
 
 def _parameters(one: "Candidate", found: "Plan") -> str:
-    """Write the parameters that the method adds."""
-    said = []
+    """List the parameters that the method adds."""
+    listed = []
     for key, value in one.parameters.items():
         if key in ("rope_type", "original_max_position_embeddings") or (key, value) == ("rope_theta", _base(found)):
             continue
         if isinstance(value, (list, tuple)):
-            said.append(f"{key} {len(value)} numbers from {min(value):g} to {max(value):g}")
+            listed.append(f"{key} {len(value)} numbers from {min(value):g} to {max(value):g}")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            said.append(f"{key} {value:,.10g}")
+            listed.append(f"{key} {value:,.10g}")
         else:
-            said.append(f"{key} {value}")
-    return ", ".join(said)
+            listed.append(f"{key} {value}")
+    return ", ".join(listed)
 
 
 def _base(found: "Plan") -> float:
@@ -251,7 +253,7 @@ def _base(found: "Plan") -> float:
 
 
 def _next(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
-    """Return the commands that write the first candidate that a configuration can say, and measure it."""
+    """Return the commands that write and measure the first candidate that a configuration can express."""
     place = shlex.quote(target) if Path(target).is_dir() else "DIR"
     if found.settled:
         return [f"posenc evaluate {place} --text FILE --lengths {found.target_len}"]

@@ -1,4 +1,4 @@
-"""`posenc plot`: one figure of an encoding, as a file."""
+"""`posenc plot`: draw a figure of an encoding to a file."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from posenc.cli import output
 from posenc.replacing import replaced
 
 SEED = 0
-# Those of posenc.figures.KINDS, which cannot be asked before a command runs: it imports matplotlib.
+# As in posenc.figures.KINDS, copied here because posenc.figures imports matplotlib.
 KINDS = (
     "bias",
     "bias-matrix",
@@ -37,20 +37,20 @@ _DIMS: dict[str, Any] = {"d_model": 128, "n_heads": 8, "head_dim": 64, "max_len"
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to: FILE.svg, .png, .pdf, ...",
+    help="The file to write: FILE.svg, .png, .pdf, ...",
 )
-@click.option("--kind", help=f"{', '.join(KINDS)}; left out, the one that says most of this encoding.")
+@click.option("--kind", help=f"{', '.join(KINDS)}.", show_default="by encoding")
 @click.option(
     "--with",
     "options",
     multiple=True,
     metavar="OPTION=VALUE",
-    help="An argument of the constructor, as base=500000; as often as needed.",
+    help="An argument of the constructor, such as base=500000; may be repeated.",
 )
 def plot_encoding(name: str, out: Path, kind: str | None, options: tuple[str, ...]) -> None:
-    """Draw one figure of an encoding into a file.
+    """Draw a figure of an encoding to a file.
 
-    Sizes that are not given with --with are those of a small model: d_model=128, 8 heads of 64 lanes.
+    Sizes default to those of a small model (d_model=128, n_heads=8, head_dim=64); --with sets others.
     """
     figures = _load_figures()
     suffix = check_suffix(out)
@@ -58,14 +58,14 @@ def plot_encoding(name: str, out: Path, kind: str | None, options: tuple[str, ..
     with import_module("torch").random.fork_rng(devices=[]):
         figure = figures.draw(encoding, kind)
     if any(True for _ in encoding.parameters()):
-        said = f"learned numbers as freshly initialised (seed {SEED}); training changes them"
-        figure.supxlabel(said, x=0.99, ha="right", fontsize=8)
+        note = f"learned numbers as freshly initialised (seed {SEED}); training changes them"
+        figure.supxlabel(note, x=0.99, ha="right", fontsize=8)
     save(figure, out, suffix)
     output.write(f"{out}: {figures.kind_of(encoding, kind)} of {figures.label_of(encoding)}")
 
 
 def read_options(options: Sequence[str]) -> dict[str, Any]:
-    """Read OPTION=VALUE, where a value is a Python literal or else a word.
+    """Read OPTION=VALUE, where a value is a Python literal or a word.
 
     Raises:
         ValueError: There is no equals sign.
@@ -77,7 +77,7 @@ def read_options(options: Sequence[str]) -> dict[str, Any]:
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or not key.isidentifier():
-            raise ValueError(f"plot: --with takes OPTION=VALUE, as base=500000; got {option!r}.")
+            raise ValueError(f"plot: --with must be OPTION=VALUE, such as base=500000; got {option!r}.")
         try:
             read[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -86,11 +86,11 @@ def read_options(options: Sequence[str]) -> dict[str, Any]:
 
 
 def construct(name: str, options: Mapping[str, Any]) -> Any:
-    """Construct an encoding with the sizes of a small model, or like its card's example where that is not enough.
+    """Construct an encoding with the sizes of a small model, or else with the options of its card's example.
 
     Raises:
-        ValueError: The name is unknown, or the options are refused.
-        TypeError: An option is refused.
+        ValueError: The name is unknown, or an option has a wrong value.
+        TypeError: An option is unknown or of a wrong type.
     """
     from posenc import registry
 
@@ -110,43 +110,41 @@ def construct(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def check_suffix(out: Path) -> str:
-    """Return the kind of file that a name asks for.
+    """Return the format that a file name's suffix selects.
 
     Raises:
-        ValueError: matplotlib cannot write that.
+        ValueError: matplotlib cannot write that format.
     """
     known = import_module("matplotlib.figure").Figure().canvas.get_supported_filetypes()
-    writable = sorted(set(known) - {"pgf"})  # which needs LaTeX
+    writable = sorted(set(known) - {"pgf"})  # pgf needs LaTeX
     suffix = out.suffix[1:].lower()
     if suffix not in writable:
         raise ValueError(
-            f"plot: the name of the file must end in one of .{', .'.join(writable)}; got {str(out)!r}. "
-            "Take .svg for pages, .pdf for papers, .png for anything else."
+            f"plot: the file name must end in one of .{', .'.join(writable)}; got {str(out)!r}. "
+            "Use .svg for web pages, .pdf for papers, .png for anything else."
         )
     return suffix
 
 
 def save(figure: Any, out: Path, suffix: str) -> None:
-    """Write a figure so that the file is there whole, or as it was before.
+    """Write a figure to a file atomically.
 
     Raises:
-        ValueError: It cannot be written there.
+        ValueError: The file cannot be written.
     """
     try:
         with replaced(out) as aside:
             figure.savefig(aside, format=suffix)
     except OSError as error:
-        raise ValueError(
-            f"plot: cannot write {str(out)!r}: {error.strerror or error}. Choose another place."
-        ) from error
+        raise ValueError(f"plot: cannot write {str(out)!r}: {error.strerror or error}. Choose another path.") from error
 
 
 def _load_figures() -> Any:
-    """Import the figures, or say in one line what is missing."""
+    """Import the figures, or report in one line what is missing."""
     try:
         return import_module("posenc.figures")
     except ModuleNotFoundError:
-        raise  # torch itself, say, of which the command line tells
+        raise  # such as torch, which the command line reports
     except ImportError as error:
         output.complain(f"plot: {error}")
         raise click.exceptions.Exit(2) from None

@@ -1,4 +1,4 @@
-"""`posenc show NAME --precision`: where positions collide and how wrong angles are, for people and as numbers."""
+"""`posenc show NAME --precision`: where positions collide, and how large the errors of angles are."""
 
 import json
 import subprocess
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from posenc.precision import Found, Task
 
 FORMULAS = ("float32", "bfloat16", "float16")
-TIME_LIMIT = 60.0  # seconds for a formula of the user's own, of which importing torch takes a few
+TIME_LIMIT = 60.0  # seconds for a user's formula; importing torch takes a few of them
 _COLUMN = 10  # characters of a column of numbers
 _NONE = "none"
-# The child imports from where its parent does; nothing in its folder may shadow what it needs until then.
+# The child takes over its parent's sys.path; until then no file in its folder may shadow a module that it needs.
 _CHILD = (
     "import json, sys; asked = json.load(sys.stdin); sys.path[:] = asked.pop('path'); "
     "from posenc.cli.precision import answer; answer(**asked)"
@@ -27,20 +27,20 @@ _CHILD = (
 
 
 def measure(construct: Callable[[], Any], formula: str | None) -> "Found":
-    """Measure the precision of an encoding, and of a formula beside it.
+    """Measure the precision of an encoding and, for comparison, of a formula.
 
     Args:
-        construct: Makes the encoding.
-        formula: One of `FORMULAS`, or `package.module:function`; None takes float32 where a formula applies.
+        construct: Constructs the encoding.
+        formula: One of `FORMULAS`, or `package.module:function`; None means float32 if a formula applies.
 
     Raises:
-        ValueError: There is no such formula, it does not apply, or it fails.
+        ValueError: The formula is unknown, does not apply, or fails.
     """
     from posenc import precision
 
     if formula is not None and formula not in FORMULAS and ":" not in formula:
         raise ValueError(
-            f"show: --formula must be one of {', '.join(FORMULAS)}, or a function of your own, as "
+            f"show: --formula must be one of {', '.join(FORMULAS)}, or your own function as "
             f"package.module:function; got {formula!r}."
         )
     encoding = construct()
@@ -59,10 +59,10 @@ def measure(construct: Callable[[], Any], formula: str | None) -> "Found":
 
 
 def ask_child(formula: str, task: "Task") -> "Found":
-    """Examine the user's own formula in a process that cannot harm this one.
+    """Examine a user's formula in a child process, so that a crash or a hang cannot harm this one.
 
     Raises:
-        ValueError: It fails, takes too long, or does not return what it is asked for.
+        ValueError: The formula fails, takes too long, or returns something else than cos and sin.
     """
     who = f"show: the formula {formula!r}"
     with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,7 @@ def ask_child(formula: str, task: "Task") -> "Found":
             done = subprocess.run(
                 [sys.executable, "-P", "-c", _CHILD],
                 input=json.dumps(asked),
-                stdout=subprocess.DEVNULL,  # what it prints is no part of the answer
+                stdout=subprocess.DEVNULL,  # its prints are no part of the answer
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
@@ -81,21 +81,21 @@ def ask_child(formula: str, task: "Task") -> "Found":
             )
         except subprocess.TimeoutExpired:
             raise ValueError(
-                f"{who} gave no answer within {TIME_LIMIT:g} seconds and was stopped. It is asked for "
-                f"{task.cap:,} positions at once, and for some up to {max(task.positions):,}; make it faster."
+                f"{who} gave no answer within {TIME_LIMIT:g} seconds and was stopped. It is called with "
+                f"{task.cap:,} positions at once, and with some up to {max(task.positions):,}. Make it faster."
             ) from None
         if done.returncode or not place.is_file():
-            last = ([line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"])[-1]
+            last = ([line for line in done.stderr.splitlines() if line.strip()] or ["it printed nothing"])[-1]
             raise ValueError(
                 f"{who} ended without an answer (exit code {done.returncode}): {last.strip().rstrip('.')}. "
-                "Mend it, or leave --formula out."
+                "Fix it, or leave --formula out."
             )
         found: Found = json.loads(place.read_text("utf-8"))
         return found
 
 
 def answer(formula: str, task: dict[str, Any], place: str) -> None:
-    """Examine a formula and write what was found to a file: the child's work."""
+    """Examine a formula and write the findings to a file; runs in the child."""
     from posenc import precision
 
     module, _, qualname = formula.partition(":")
@@ -107,47 +107,49 @@ def answer(formula: str, task: dict[str, Any], place: str) -> None:
 
 
 def write(found: "Found", spelling: str, formula: str | None) -> None:
-    """Write the findings for people: the collisions in a sentence each, then the errors in a table."""
+    """Print the findings as text: a sentence for each collision, then a table of errors."""
     from rich.text import Text
 
     width = output.console().width
     lines = [Text(f"Precision of {spelling}", "bold"), Text("")]
-    said = _tell_collisions(found, formula or "float32")
-    said += [found["note"]] if found["note"] else []
-    lines += [Text(output.wrap(sentence, width, "  ", "")) for sentence in said]
+    sentences = _describe_collisions(found, formula or "float32")
+    sentences += [found["note"]] if found["note"] else []
+    lines += [Text(output.wrap(sentence, width, "  ", "")) for sentence in sentences]
     if found["phase_error"]:
-        caption = "Phase error: radians by which the angle that cos and sin stand for is wrong, rounded to each dtype; "
-        caption += "the largest over the pairs, half a turn (3.14) at most."
+        caption = "Phase error: the error in radians of the angle that cos and sin represent, rounded to each dtype; "
+        caption += "the largest over the pairs, at most pi (3.14)."
         lines += [Text(""), Text(output.wrap(caption, width)), Text("")]
         table = _tabulate(found["phase_error"])
         lines += [Text(line) for line in table]
         if any(_NONE in line for line in table):
-            lines += [Text(""), Text(f"{_NONE}: no angle; float16 holds nothing above 65,504 and little below 6e-08.")]
+            lines += [Text(""), Text(f"{_NONE}: no angle; float16 overflows above 65,504 and underflows below 6e-08.")]
     output.write_rich(*lines)
 
 
-def _tell_collisions(found: "Found", formula: str) -> list[str]:
+def _describe_collisions(found: "Found", formula: str) -> list[str]:
     who = {"ours": "posenc", "formula": _describe_formula(formula)}
-    return [f"{who[key]}: {_tell(c, found['cap'])}." for key, c in found["collisions"].items() if c is not None]
+    return [
+        f"{who[key]}: {_describe_group(c, found['cap'])}." for key, c in found["collisions"].items() if c is not None
+    ]
 
 
 def _describe_formula(formula: str) -> str:
     return f"formula {formula}" if ":" in formula else f"formula with angles in {formula}"
 
 
-def _tell(collisions: dict[str, Any], cap: int) -> str:
-    """Say where positions collide; dtypes that agree are said together."""
-    told: dict[tuple[str, str], list[str]] = {}
+def _describe_group(collisions: dict[str, Any], cap: int) -> str:
+    """Describe where positions collide; dtypes that agree share one clause."""
+    clauses: dict[tuple[str, str], list[str]] = {}
     for dtype, found in collisions.items():
         clause = f"no two of the first {cap:,} positions collide", "or"
         if found is not None:
             again, first = found["position"], found["same_as"]
-            clause = f"position {again:,} is the first to have the numbers of another, {first:,},", "and"
-        told.setdefault(clause, []).append(dtype)
+            clause = f"position {again:,} is the first that equals an earlier one ({first:,}),", "and"
+        clauses.setdefault(clause, []).append(dtype)
     every = {"or": "any dtype", "and": "every dtype"}
     return "; ".join(
         f"{clause} in {every[word] if len(names) == len(collisions) else f' {word} '.join(names)}"
-        for (clause, word), names in told.items()
+        for (clause, word), names in clauses.items()
     )
 
 

@@ -1,4 +1,4 @@
-"""The doctor's report, laid out for people."""
+"""The doctor's report as text."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ def lay_out(report: dict[str, Any], width: int) -> list[Text]:
     """Return the report's lines: versions, machine, extras, verdict."""
     lines = [Text("Required", "bold"), *_lay_out_required(report)]
     lines += [Text(""), Text("Machine", "bold")]
-    for label, said in _describe_machine(report).items():
-        lines.append(Text(output.wrap(said, width, " " * _LABEL, f"  {label:<{_LABEL - 2}}")))
+    for label, fact in _describe_machine(report).items():
+        lines.append(Text(output.wrap(fact, width, " " * _LABEL, f"  {label:<{_LABEL - 2}}")))
     lines += _prescribe_memory(report["new_memory"], width)
     lines += [Text(""), Text("Extras", "bold"), *(_lay_out_extra(e, width) for e in report["extras"])]
     return [*lines, Text(""), _conclude(report)]
@@ -43,38 +43,40 @@ def _lay_out_package(name: str, found: dict[str, Any], problem: str | None) -> T
 def _describe_machine(report: dict[str, Any]) -> dict[str, str]:
     machine, torch, compiler = report["machine"], report["torch"], report["compiler"]
     threads = f", torch uses {torch['threads']} threads" if torch else ""
-    said = {
+    facts = {
         "platform": machine["platform"],
-        "cores": f"{machine['cores']}, of which {machine['usable_cores']} may be used{threads}",
+        "cores": f"{machine['cores']}, {machine['usable_cores']} of them usable{threads}",
     }
     if torch:
-        said["GPU"] = _describe_gpu(torch)
+        facts["GPU"] = _describe_gpu(torch)
     if compiler["ok"]:
-        said["compiler"] = f"{compiler['path']}, so torch.compile works on the CPU"
+        facts["compiler"] = f"{compiler['path']}, so torch.compile works on the CPU"
     else:
-        lacking = "no C++ compiler" if compiler["path"] is None else "no Python.h (Python's headers)"
-        said["compiler"] = (
-            f"{lacking}, so torch.compile does not work on the CPU; on Debian and Ubuntu: apt install g++ python3-dev"
+        missing = "no C++ compiler" if compiler["path"] is None else "no Python.h (Python's headers)"
+        facts["compiler"] = (
+            f"{missing}, so torch.compile does not work on the CPU; on Debian and Ubuntu: apt install g++ python3-dev"
         )
     if report["new_memory"]:
-        said["new memory"] = _describe_memory(report["new_memory"])
-    return said
+        facts["new memory"] = _describe_memory(report["new_memory"])
+    return facts
 
 
 def _describe_memory(found: dict[str, Any]) -> str:
     if found["problem"]:
         return f"not measured: {found['problem']}"
     faults = f", with {found['faults']:,} page faults" if found["faults"] else ""
-    return f"a clone of {found['mib']} MiB takes {found['ratio']:.1f} times a copy into given memory{faults}"
+    return (
+        f"a clone of {found['mib']} MiB takes {found['ratio']:.1f} times as long as a copy into existing memory{faults}"
+    )
 
 
 def _prescribe_memory(found: dict[str, Any] | None, width: int) -> list[Text]:
-    """Return what to set where new memory costs much; the setting on a line of its own, to be copied."""
+    """Return what to set if new memory costs much; the setting has its own line, to be copied."""
     if not found or not found["set"]:
         return []
     why = (
-        "Freed memory goes back to the system, and new tensors wait for pages. To let a process keep it, call "
-        "posenc.reuse_pages() in it, or start it with the line below; it then stays as large as it ever was."
+        "Freed memory goes back to the system, so new tensors wait for pages. To let a process keep freed memory, "
+        "call posenc.reuse_pages() in it, or start it with the variable below; the process then never shrinks."
     )
     return [Text(""), Text(output.wrap(why, width, "  "), "yellow"), Text(f"  {found['set']}")]
 
@@ -93,13 +95,13 @@ def _lay_out_extra(extra: dict[str, Any], width: int) -> Text:
     line = Text(f"  {extra['name']:<{_LABEL - 2}}{extra['feature']:<40}")
     if extra["ok"]:
         return line.append("ok", "green")
-    lacking = ", ".join(_describe_lack(package) for package in extra["missing"])
+    needed = ", ".join(_describe_missing(package) for package in extra["missing"])
     indent = " " * _LABEL
-    mend = output.wrap(f"needs {lacking}: {extra['mend']}", width, indent, indent)
-    return line.append("missing", "yellow").append(f"\n{mend}")
+    fix = output.wrap(f"needs {needed}: {extra['mend']}", width, indent, indent)
+    return line.append("missing", "yellow").append(f"\n{fix}")
 
 
-def _describe_lack(package: dict[str, Any]) -> str:
+def _describe_missing(package: dict[str, Any]) -> str:
     if package["installed"] is None:
         return str(package["package"])
     return f"{package['package']} {package['needs']} ({package['installed']} is {package['problem']})"
@@ -107,10 +109,10 @@ def _describe_lack(package: dict[str, Any]) -> str:
 
 def _conclude(report: dict[str, Any]) -> Text:
     if report["ok"]:
-        return Text("Everything required is here; an extra is needed only for what it names.", "green")
+        return Text("All required packages are installed; an extra is needed only for its feature.", "green")
     if not report["required"]:
         return Text(
-            "posenc is not installed, so what it needs is unknown: pip install -e .",
+            "posenc is not installed, so its requirements are unknown: pip install -e .",
             "bold red",
         )
-    return Text("Something required is missing: see above.", "bold red")
+    return Text("A required package is missing or does not work: see above.", "bold red")

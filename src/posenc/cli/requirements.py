@@ -1,7 +1,7 @@
-"""Requirements in a distribution's metadata, as far as posenc's own writes them.
+"""Requirements in a distribution's metadata, in the forms that posenc's own metadata uses.
 
-`packaging` reads all of them, but it is no dependency of posenc, and the doctor must run where
-things are missing.
+`packaging` reads every form, but it is no dependency of posenc, and the doctor must run where
+packages are missing.
 """
 
 import re
@@ -30,12 +30,12 @@ class Requirement:
 
     @property
     def bounds(self) -> str:
-        """The versions that will do: `>=2.40`, `>=5.23,<5.24`, or nothing."""
+        """The accepted versions: `>=2.40`, `>=5.23,<5.24`, or nothing."""
         return ",".join(sign + version for sign, version in ((">=", self.minimum), ("<", self.below)) if version)
 
 
 def read_requirements(lines: Iterable[str]) -> list[Requirement]:
-    """Read requirements of the form package[options]>=version,<version; extra == 'name', also of one system alone.
+    """Read requirements of the form package[options]>=version,<version; extra == 'name', also for only one system.
 
     Raises:
         ValueError: A line has another form.
@@ -52,7 +52,7 @@ def read_requirements(lines: Iterable[str]) -> list[Requirement]:
                 "package[options]>=version,<version; extra == 'name' is known. Extend posenc.cli.requirements."
             )
         if found["system"] and found["system"] != sys.platform:
-            continue  # not asked for here
+            continue  # for another system
         spelling = line.split(";")[0].strip()
         bounds = dict(re.findall(r"(>=|<)\s*([\w.]+)", found["bounds"]))
         least, below = bounds.get(">=", ""), bounds.get("<", "")
@@ -62,7 +62,7 @@ def read_requirements(lines: Iterable[str]) -> list[Requirement]:
 
 
 def whole(requirements: list[Requirement], package: str = "posenc") -> list[Requirement]:
-    """Put what an extra needs in the place of that extra, where another extra of the same package names it.
+    """Replace an extra that another extra of the same package names by the requirements of the first.
 
     >>> torch, plot = read_requirements(["torch; extra == 'torch'", "posenc[torch]; extra == 'plot'"])
     >>> [(one.package, one.extra) for one in whole([torch, plot])]
@@ -79,7 +79,7 @@ def whole(requirements: list[Requirement], package: str = "posenc") -> list[Requ
 
 
 def is_at_least(version: str, minimum: str) -> bool:
-    """Compare the numbers of two versions; what follows them (rc1, +cpu) does not count.
+    """Compare the numbers of two versions; suffixes (rc1, +cpu) do not count.
 
     >>> is_at_least("2.13.0+cpu", "2.13"), is_at_least("2.9", "2.13"), is_at_least("3", "")
     (True, False, True)

@@ -1,4 +1,4 @@
-"""`posenc rule`: what a code of `posenc verify` means, why it hurts, and how to fix it."""
+"""`posenc rule`: what an error code of `posenc verify` means, why it matters, and how to fix it."""
 
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,12 @@ _WIDTH = 80
 
 
 @click.command()
-@click.argument("code", required=False, help="As rope.layout.mixed, or a family as rope.  [default: (list them)]")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.argument(
+    "code", required=False, help="A code such as rope.layout.mixed, or a family such as rope.  [default: (list all)]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def explain_rule(code: str | None, as_json: bool) -> None:
-    """Say what a code is, why it hurts, where it was met, and how to fix it; without one, list all."""
+    """Explain an error code: what it means, why it matters, how to fix it, and real reports; without CODE, list all."""
     from posenc.verify import rules
 
     families = rules.families()
@@ -36,14 +38,14 @@ def explain_rule(code: str | None, as_json: bool) -> None:
 
 def _describe(rule: "Rule") -> str:
     parts = [rule.code, output.wrap(rule.title, _WIDTH, "  ")]
-    parts += [output.wrap(said, _WIDTH, "  ", f"  {label} ") for label, said in
-              (("Why it hurts:", rule.why), ("How to fix it:", rule.fix))]  # fmt: skip
+    parts += [output.wrap(text, _WIDTH, "  ", f"  {label} ") for label, text in
+              (("Why it matters:", rule.why), ("How to fix it:", rule.fix))]  # fmt: skip
     parts += [f"  {'A real report' if len(rule.reports) == 1 else 'Real reports'}:"] if rule.reports else []
     return "\n".join([*parts, *(f"    {link}" for link in rule.reports)])
 
 
 def _list(family: str, rules: "list[Rule]") -> str:
-    """Write a family's codes with their titles, each on lines that fit."""
+    """List a family's codes with their titles, wrapped."""
     lines = [family]
     for rule in rules:
         lines += [f"  {rule.code}", output.wrap(rule.title, _WIDTH, "      ")]

@@ -1,4 +1,4 @@
-"""`posenc show`: one encoding, its facts and a picture, or its precision."""
+"""`posenc show`: an encoding's facts and picture, or its precision."""
 
 import inspect
 import re
@@ -18,34 +18,39 @@ if TYPE_CHECKING:
 _ARGS = re.compile(r"^Args:\n((?:[ ]+.*\n?|\n)*)", re.MULTILINE)
 _LABEL = 11  # characters of the column of labels
 _TRAITS = {
-    "shift_invariant": ("scores depend on the distance alone", "scores depend on absolute positions"),
-    "symmetric": ("ahead and behind are the same", "ahead and behind differ"),
+    "shift_invariant": ("scores depend only on the distance", "scores depend on absolute positions"),
+    "symmetric": ("the sign of the distance has no effect", "the sign of the distance matters"),
     "recency": ("scores fall with distance", "scores do not simply fall with distance"),
-    "smooth": ("neighbours are near each other", "neighbours may be far apart"),
-    "bounded": ("far positions are no larger than near ones", "grows with the position"),
+    "smooth": ("neighbouring positions have similar codes", "neighbouring positions may have distant codes"),
+    "bounded": ("bounded at far positions", "grows with the position"),
     "linear_shift": ("a shift is one linear map", "a shift is no linear map"),
     "real_positions": ("accepts fractional positions", "whole positions only"),
-    "length_dependent": ("depends on the length: call resolve", "the same at any length"),
+    "length_dependent": ("depends on the sequence length: call resolve", "does not depend on the sequence length"),
 }
 
 
 @click.command()
 @click.argument("name", help="A name, an alias, or package.module:Class.")
-@click.option("--json", "as_json", is_flag=True, help="The same as numbers: card and picture, or precision.")
 @click.option(
-    "--precision", "precise", is_flag=True, help="Instead: where positions collide, and how wrong angles are, by dtype."
+    "--json", "as_json", is_flag=True, help="Print the card and the picture's numbers, or the precision, as JSON."
+)
+@click.option(
+    "--precision",
+    "precise",
+    is_flag=True,
+    help="Show instead, by dtype, where positions collide and how large the errors of angles are.",
 )
 @click.option(
     "--formula",
-    help="What --precision compares with: float32 (angles formed in it, as most code does; the default), "
-    "bfloat16, float16, or package.module:function of positions (n,) that returns (cos, sin), (n, n_pairs) "
-    "each.",
+    help="What --precision compares with: angles computed in float32 (as most code does; the default), "
+    "bfloat16 or float16, or package.module:function that takes positions (n,) and returns (cos, sin), "
+    "(n, n_pairs) each.",
 )
 def show_encoding(name: str, as_json: bool, precise: bool, formula: str | None) -> None:
-    """Show an encoding: formula, paper, options, how to construct it, and a picture; or how precise it is."""
+    """Show an encoding's formula, paper, options, construction and picture; or its precision."""
     card, declared = _find(name)
     if formula is not None and not precise:
-        raise ValueError(f"show: --formula belongs to --precision; got --formula {formula} alone. Give both.")
+        raise ValueError(f"show: --formula needs --precision; got only --formula {formula}. Give both.")
     if precise:
         _show_precision(name, card, formula, as_json)
         return
@@ -59,18 +64,18 @@ def show_encoding(name: str, as_json: bool, precise: bool, formula: str | None) 
 
 
 def read_arguments(docstring: str) -> dict[str, str]:
-    """Return what the Args section of a docstring says of each argument.
+    """Return the text on each argument in the Args section of a docstring.
 
     >>> read_arguments("Add.\\n\\nArgs:\\n    base: One\\n        thing.\\n\\nRaises:\\n    ValueError: No.")
     {'base': 'One thing.'}
     """
     section = _ARGS.search(inspect.cleandoc(docstring))
     entries = re.findall(r"^ {4}(\w+): ((?:.*\n?)(?:^ {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
-    return {name: " ".join(said.split()) for name, said in entries}
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _find(name: str) -> "tuple[Card | None, Declared]":
-    """Return the card of an encoding, however it was named, and what its class declares; some have no card."""
+    """Return an encoding's card, or None for a class without one, and the declarations of its class."""
     from posenc import registry
     from posenc.declared import Declared
 
@@ -82,11 +87,11 @@ def _find(name: str) -> "tuple[Card | None, Declared]":
 
 
 def _find_example(name: str, card: "Card | None") -> tuple[Callable[[], Any], str]:
-    """Return what constructs the card's example, or a class of one's own, and how a user writes that.
+    """Return a constructor of the card's example, or of a user's class, and the same in a user's code.
 
     Raises:
-        ValueError: A class of one's own wants what nobody can guess.
-        TypeError: So it does.
+        ValueError: A user's class needs options other than sizes.
+        TypeError: As above.
     """
     from posenc import registry
 
@@ -139,13 +144,13 @@ def _describe_class(declared: "Declared") -> dict[str, Any]:
 
 
 def _list_options(declared: "Declared") -> dict[str, str]:
-    """Map each argument of the constructor, spelt with its default, to what the docstring says of it."""
-    said = read_arguments(declared.docstring)
-    spelt = {}
+    """Map each argument of the constructor, written with its default, to its text in the docstring."""
+    texts = read_arguments(declared.docstring)
+    options = {}
     for option in declared.options:
         name, has_default, _ = option.partition("=")
-        spelt[option] = " ".join(filter(None, (said.get(name, ""), "" if has_default else "Required.")))
-    return spelt
+        options[option] = " ".join(filter(None, (texts.get(name, ""), "" if has_default else "Required.")))
+    return options
 
 
 def _write_facts(declared: "Declared", card: "Card | None") -> None:
@@ -162,16 +167,16 @@ def _write_facts(declared: "Declared", card: "Card | None") -> None:
         facts = _list_facts(card)
     for label, fact in facts.items():
         lines.append(Text(output.wrap(fact, width, " " * _LABEL, f"{label:<{_LABEL}}")))
-    for i, (option, said) in enumerate(_list_options(declared).items()):
+    for i, (option, text) in enumerate(_list_options(declared).items()):
         first = f"{'options' if i == 0 else '':<{_LABEL}}{option}  "
-        lines.append(Text(output.wrap(said, width, " " * (_LABEL + 4), first).rstrip() or first.rstrip()))
+        lines.append(Text(output.wrap(text, width, " " * (_LABEL + 4), first).rstrip() or first.rstrip()))
     output.write_rich(*lines)
 
 
 def _reflow_docstring(docstring: str, width: int) -> str:
-    """Fit prose to the width; indented parts and examples stay, and arguments are shown as options."""
-    said = _ARGS.sub("", docstring or "It has no docstring.").strip()
-    paragraphs = re.split(r"\n\s*\n", said)
+    """Wrap prose to the width; keep indented parts and examples, drop Args, which are listed as options."""
+    prose = _ARGS.sub("", docstring or "It has no docstring.").strip()
+    paragraphs = re.split(r"\n\s*\n", prose)
     fixed = re.compile(r"^( |>>>)", re.MULTILINE)
     return "\n\n".join(p if fixed.search(p) else output.wrap(p, width) for p in paragraphs)
 
@@ -184,8 +189,8 @@ def _list_facts(card: "Card") -> dict[str, str]:
         "name": ", also ".join([card.name, *([", ".join(card.aliases)] if card.aliases else [])]),
         "formula": card.formula,
         "paper": f"{card.paper}, {card.year}{where}",
-        "traits": "; ".join(_tell_traits(card.traits)),
-        "positions": "; ".join(_tell_positions(card.traits)),
+        "traits": "; ".join(_describe_traits(card.traits)),
+        "positions": "; ".join(_describe_positions(card.traits)),
         "learned": f"{card.parameters} numbers{count}" if card.parameters != "0" else "nothing",
         "cost": card.cost,
         "used by": ", ".join(card.used_by),
@@ -194,23 +199,23 @@ def _list_facts(card: "Card") -> dict[str, str]:
     return {label: fact for label, fact in facts.items() if fact}
 
 
-def _tell_traits(traits: "Mapping[str, Trait]") -> list[str]:
-    """Say which of its two words each trait deserves; nothing of those that do not apply."""
+def _describe_traits(traits: "Mapping[str, Trait]") -> list[str]:
+    """Return the phrase for each trait that applies."""
     return [words[not traits[trait]] for trait, words in _TRAITS.items() if traits.get(trait) is not None]
 
 
-def _tell_positions(traits: "Mapping[str, Trait]") -> list[str]:
-    """Say how many positions are told apart, and which is the last."""
+def _describe_positions(traits: "Mapping[str, Trait]") -> list[str]:
+    """Report how many positions are distinct, and which is the last."""
     from posenc.registry import CAP
 
     by_dtype = traits.get("distinct")
     counts = dict(by_dtype) if isinstance(by_dtype, Mapping) else {}
-    said = {dtype: f"{'at least ' * (n == CAP)}{n:,}" for dtype, n in counts.items()}
-    if len(set(said.values())) == 1:  # the same in all, so it is said once
-        said = {"every dtype": next(iter(said.values()))}
-    told = [f"told apart: {', '.join(f'{count} in {dtype}' for dtype, count in said.items())}"] if said else []
+    shown = {dtype: f"{'at least ' * (n == CAP)}{n:,}" for dtype, n in counts.items()}
+    if len(set(shown.values())) == 1:
+        shown = {"every dtype": next(iter(shown.values()))}
+    distinct = [f"distinct: {', '.join(f'{count} in {dtype}' for dtype, count in shown.items())}"] if shown else []
     longest = traits.get("longest")
-    return [*told, "no last one" if longest is None else f"the last is {longest:,}"]
+    return [*distinct, "no last one" if longest is None else f"the last is {longest:,}"]
 
 
 def _write_picture(picture: "Picture") -> None:

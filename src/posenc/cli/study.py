@@ -1,4 +1,4 @@
-"""`posenc study`: compare encodings on one's own text and on tasks. Only the arguments are read here."""
+"""`posenc study`: compare encodings on your own text and on tasks. This file only reads the arguments."""
 
 import json
 import re
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_PLAN: dict[str, type] = {  # what a plan may say, and of which kind it is
+_PLAN: dict[str, type] = {  # the keys of a plan and their types
     "text": list, "task": list, "encodings": list, "size": list, "train_len": int, "test_len": list, "seeds": int,
     "budget": str, "steps": int, "lengths": dict,
 }  # fmt: skip
@@ -24,9 +24,9 @@ _callback = click.option(
     "--callback",
     multiple=True,
     metavar="NAME,...",
-    help="What hears of a cell that is done: tensorboard, mlflow, wandb, or package.module:function.",
+    help="Report each finished cell to tensorboard, mlflow, wandb, or package.module:function.",
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
 
 @click.group(invoke_without_command=True)
@@ -41,44 +41,46 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
     "--task",
     multiple=True,
     metavar="NAME,...",
-    help="Such as text, copy, addition:reversed@coupling.",
+    help="Tasks, such as text, copy, addition:reversed@coupling.",
     show_default="text",
 )
 @click.option(
     "--encodings",
     multiple=True,
     metavar="NAME,...",
-    help="Names, or package.module:Class for your own.",
-    show_default="a choice from each family",
+    help="Names of encodings, or package.module:Class for your own.",
+    show_default="some of each family",
 )
-@click.option("--size", multiple=True, metavar="WxLxH,...", help="Models: width, layers, heads.", show_default="64x2x4")
 @click.option(
-    "--train-len", type=click.IntRange(1), metavar="N", help="Bytes in a training sequence of text.", show_default="64"
+    "--size", multiple=True, metavar="WxLxH,...", help="Sizes of models: width, layers, heads.", show_default="64x2x4"
+)
+@click.option(
+    "--train-len", type=click.IntRange(1), metavar="N", help="Length of a training text, in bytes.", show_default="64"
 )
 @click.option(
     "--test-len",
     multiple=True,
     metavar="N,...",
-    help="Lengths to test at.",
+    help="Test lengths.",
     show_default="1, 2, 4, 8 and 16 times train-len",
 )
-@click.option("--seeds", type=click.IntRange(1), metavar="N", help="Trainings of each encoding.", show_default="2")
-@click.option("--budget", metavar="TIME", help="Time for all of it: 240s, 4m, 1h.", show_default="270s")
-@click.option("--steps", type=click.IntRange(1), metavar="N", help="Training steps of a cell, instead of a budget.")
-@click.option("--plan", type=_PATH, metavar="FILE", help="A plan in TOML; options go before it.")
-@click.option("--dry-run", is_flag=True, help="Print the cells and their cost, and train none.")
+@click.option("--seeds", type=click.IntRange(1), metavar="N", help="Training runs of each encoding.", show_default="2")
+@click.option("--budget", metavar="TIME", help="Time for the whole study: 240s, 4m, 1h.", show_default="270s")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Training steps per cell, instead of a budget.")
+@click.option("--plan", type=_PATH, metavar="FILE", help="A plan in TOML; options override it.")
+@click.option("--dry-run", is_flag=True, help="Print the cells and their cost without training.")
 @click.option("--engine", default="local", metavar="NAME", help="local, or ray for a Ray cluster.")
-@click.option("--address", metavar="ADDRESS", help="Of the Ray cluster: auto, or host:port.")
+@click.option("--address", metavar="ADDRESS", help="The address of the Ray cluster: auto, or host:port.")
 @click.option(
     "--workers",
     type=click.IntRange(0),
     metavar="N",
-    help="Cells at a time; 0 leaves them to `posenc study worker`.",
-    show_default="by cores",
+    help="Cells to train at a time; 0 leaves them to `posenc study worker`.",
+    show_default="by number of cores",
 )
 @_callback
-@click.option("--out", default="study", metavar="DIR", help="Where the report goes.")
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
+@click.option("--out", default="study", metavar="DIR", help="The directory of the results and the report.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_context
 def study_encodings(
     ctx: click.Context,
@@ -109,7 +111,7 @@ def study_encodings(
         if given:
             asked[name] = split_list(given)
             if not asked[name]:
-                _refuse(ctx, name, "got nothing between the commas; name something, or leave the option out.")
+                _refuse(ctx, name, "got nothing between the commas. Give a value, or leave the option out.")
     asked |= {name: n for name, n in (("train_len", train_len), ("seeds", seeds)) if n is not None}
     if budget is not None and steps is not None:
         _refuse(
@@ -118,9 +120,13 @@ def study_encodings(
     if budget is not None or steps is not None:
         asked |= {"budget": budget, "steps": steps}
     if workers == 0 and not asked.get("steps"):
-        _refuse(ctx, "workers", "with 0 nothing is timed here, so that a budget sets no steps. Give --steps.")
+        _refuse(
+            ctx,
+            "workers",
+            "with 0 workers no step is timed here, so a budget cannot set the number of steps. Give --steps.",
+        )
     if engine not in ("local", "ray") or (address and engine != "ray"):
-        _refuse(ctx, "engine", f"must be local or ray, and --address is of ray; got {engine!r}.")
+        _refuse(ctx, "engine", f"must be local or ray, and --address is only for ray; got {engine!r}.")
     asked["test_len"] = [_read_length(ctx, item) for item in asked.get("test_len", ())]
     raise click.exceptions.Exit(_run(ctx, asked, engine, address, workers, out, split_list(callback), dry_run, as_json))
 
@@ -165,7 +171,7 @@ def _run(
 @_folder
 @click.option("--device", default="", metavar="NAME", help="cpu, cuda, cuda:1, ...", show_default="a GPU")
 def work(folder: Path, device: str) -> None:
-    """Work on a study's cells until none is left: in any number of processes, on any machines that share DIR."""
+    """Train a study's cells until none is left. Run any number of workers, on any machines that share DIR."""
     from posenc.study.worker import work as work_on
 
     raise click.exceptions.Exit(0 if work_on(folder, device, say=click.echo) else 1)
@@ -175,7 +181,7 @@ def work(folder: Path, device: str) -> None:
 @_folder
 @_callback
 def write_report(folder: Path, callback: tuple[str, ...]) -> None:
-    """Write DIR's report from the cells that are done."""
+    """Write DIR's report from the finished cells."""
     from posenc.study.command import report
 
     raise click.exceptions.Exit(report(folder, split_list(callback)))
@@ -185,7 +191,7 @@ def write_report(folder: Path, callback: tuple[str, ...]) -> None:
 @_folder
 @_as_json
 def show_status(folder: Path, as_json: bool) -> None:
-    """Say how far a study is: cells done, running, waiting and failed."""
+    """Show a study's progress: cells done, running, waiting and failed."""
     from posenc.study import status
 
     found = status.status(folder)
@@ -195,10 +201,10 @@ def show_status(folder: Path, as_json: bool) -> None:
 
 @study_encodings.command("compare")
 @click.argument("a", type=_PATH, help="A study's directory.")
-@click.argument("b", type=_PATH, help="Another one's.")
+@click.argument("b", type=_PATH, help="Another study's directory.")
 @_as_json
 def compare_studies(a: Path, b: Path, as_json: bool) -> None:
-    """Compare two studies by the cells that both have."""
+    """Compare two studies by the cells that they share."""
     from posenc.study import compare
 
     _print(compare.compare(a, b), compare.print_comparison, as_json)
@@ -206,7 +212,7 @@ def compare_studies(a: Path, b: Path, as_json: bool) -> None:
 
 @study_encodings.command("export")
 @_folder
-@click.option("--to", default="csv", help="csv or parquet.")
+@click.option("--to", default="csv", help="The format: csv or parquet.")
 def export_results(folder: Path, to: str) -> None:
     """Write DIR/results.csv or DIR/results.parquet: a row for each cell, measure and length."""
     from posenc.study.export import export
@@ -232,11 +238,13 @@ def _read_plan(ctx: click.Context, path: Path) -> dict[str, Any]:
         kind = _PLAN.get(key)
         if kind is None or not isinstance(value, kind) or isinstance(value, bool):
             known = ", ".join(f"{name} ({kind.__name__})" for name, kind in _PLAN.items())
-            _refuse(ctx, "plan", f"{path} says {key} = {value!r}. A plan may say: {known}.")
+            _refuse(ctx, "plan", f"{path} contains {key} = {value!r}. A plan may contain: {known}.")
         if isinstance(value, list):
             found[key] = [str(item) for item in value]
     if {"budget", "steps"} <= found.keys():
-        _refuse(ctx, "plan", f"{path} gives a budget and steps. A budget sets the number of steps; give one of them.")
+        _refuse(
+            ctx, "plan", f"{path} contains both budget and steps. A budget sets the number of steps. Give one of them."
+        )
     return found
 
 
@@ -253,7 +261,7 @@ def read_seconds(text: str) -> float:
     """Read a duration: seconds, or a number with s, m or h.
 
     Raises:
-        ValueError: It is no duration above zero.
+        ValueError: `text` is no duration above zero.
 
     >>> read_seconds("4m"), read_seconds("1.5h"), read_seconds("90")
     (240.0, 5400.0, 90.0)
@@ -261,7 +269,7 @@ def read_seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower(), re.ASCII)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"must be a time above zero, as 240s, 4m, 1h or plain seconds; got {text!r}.")
+        raise ValueError(f"must be a time above zero, such as 240s, 4m, 1h or a number of seconds; got {text!r}.")
     return seconds
 
 
@@ -274,9 +282,9 @@ def _read_duration(ctx: click.Context, given: str) -> float:
 
 def _read_length(ctx: click.Context, given: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", given, re.ASCII):
-        _refuse(ctx, "test_len", f"lengths are whole numbers above zero with commas between; got {given!r}.")
+        _refuse(ctx, "test_len", f"lengths must be whole numbers above zero, separated by commas; got {given!r}.")
     return int(given)
 
 
-def _refuse(ctx: click.Context, option: str, said: str) -> NoReturn:
-    raise click.BadParameter(said, ctx=ctx, param_hint=f"--{option.replace('_', '-')}")
+def _refuse(ctx: click.Context, option: str, why: str) -> NoReturn:
+    raise click.BadParameter(why, ctx=ctx, param_hint=f"--{option.replace('_', '-')}")

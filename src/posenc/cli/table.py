@@ -1,4 +1,4 @@
-"""The table of encodings: their facts and, measured as it is asked for, their character."""
+"""The table of encodings: their facts, and their properties, measured on the spot."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from posenc.registry import Card
 
 NOTE = (
-    "Measured now on each card's example, what is learned drawn from N(0, 1). "
-    "docs/encodings.md and posenc.character.Character say what the words mean."
+    "Measured now on each card's example, with learned numbers drawn from N(0, 1). "
+    "docs/encodings.md and posenc.character.Character explain the columns."
 )
-_WIDE = 100  # characters from which on the facts have room for the family's own column
+_WIDE = 100  # from this many characters on, the family has its own column
 _REACH = (
     *("distinct\nfloat32", "distinct\nbfloat16", "distinct\nfloat16"),
     *("longest\nposition", "real\npos", "learned", "computed"),
@@ -26,13 +26,13 @@ _FORM = ("smooth", "bounded", "shift\ninvariant", "symmetric", "recency", "linea
 
 @dataclass(frozen=True)
 class Grid:
-    """A table before it is drawn: a title for each column, and rows of as many cells."""
+    """A table's contents: a title for each column, and rows of cells."""
 
     titles: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
-    def beside(self, other: "Grid") -> "Grid":
-        """Append the columns of another grid with the same names in its first column."""
+    def join(self, other: "Grid") -> "Grid":
+        """Append the columns of a grid that has the same first column."""
         rows = [(*mine, *theirs[1:]) for mine, theirs in zip(self.rows, other.rows, strict=True)]
         return Grid((*self.titles, *other.titles[1:]), rows)
 
@@ -42,7 +42,7 @@ class Grid:
 
 
 def tabulate(cards: "Sequence[Card]") -> tuple[Grid, Grid, Grid]:
-    """Return what is known of each card, how far its positions reach, and what form they have; the latter measured."""
+    """Return three grids: the facts of each card, the reach of its positions, and their form; the last two measured."""
     characters = _measure(cards)
     facts = [_list_facts(card) for card in cards]
     reach = [(card.name, *_list_reach(found)) for card, found in zip(cards, characters, strict=True)]
@@ -55,7 +55,7 @@ def tabulate(cards: "Sequence[Card]") -> tuple[Grid, Grid, Grid]:
 
 
 def _measure(cards: "Sequence[Card]") -> "list[Character]":
-    """Measure on one thread: so small a work takes many times as long where threads wait for each other."""
+    """Measure on one thread, because threads that wait for each other make such small work many times slower."""
     from posenc.character import measure
 
     torch = import_module("torch")  # by name: posenc.cli itself must start without it
@@ -68,22 +68,22 @@ def _measure(cards: "Sequence[Card]") -> "list[Character]":
 
 
 def lay_out(cards: "Sequence[Card]", width: int) -> "list[Table]":
-    """Draw the grids within a width; the two of the character are one where there is room for it."""
+    """Draw the grids within a width; the two measured ones are joined if there is room."""
     facts, reach, form = tabulate(cards)
     if width < _WIDE:
         rows = [(f"{name}\n({family})", *rest) for name, family, *rest in facts.rows]
         facts = Grid(("name (family)", *facts.titles[2:]), rows)
-    whole = reach.beside(form)
+    whole = reach.join(form)
     fits = sum(_widest(whole.columns(), "\n")) + len(whole.titles) - 1 <= width
     characters = [whole] if fits else [reach, form]
     return [_draw(facts, width, show_lines=True), *(_draw(grid, width) for grid in characters)]
 
 
 def share_width(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Share a width among columns, none narrower than its longest word."""
+    """Divide a width among columns, each at least as wide as its longest word."""
     widths, wanted = _widest(columns, None), _widest(columns, "\n")
     while sum(widths) + len(widths) - 1 < width and widths != wanted:
-        # The next character goes where it saves the most: to the column that would be the tallest.
+        # The next character goes to the column with the most lines, where it saves the most.
         tallest = max(range(len(widths)), key=lambda i: (widths[i] < wanted[i]) * wanted[i] / widths[i])
         widths[tallest] += 1
     return widths
@@ -119,11 +119,11 @@ def _list_reach(found: "Character") -> tuple[str, ...]:
     end = None if found.longest is None else found.longest + 1
     power = end is not None and end > CAP and end & (end - 1) == 0
     longest = "none" if end is None else f"2^{end.bit_length() - 1}-1" if power else f"{end - 1:,}"
-    return (*distinct, longest, _say(found.real_positions), f"{found.learned:,}", _say_work(found))
+    return (*distinct, longest, _yes_no(found.real_positions), f"{found.learned:,}", _work(found))
 
 
-def _say_work(found: "Character") -> str:
-    """Say how many numbers are computed, as "a token" or, with each pair's share, "a token + b/pair"."""
+def _work(found: "Character") -> str:
+    """Return how many numbers are computed: "a" per token or, with b per pair of positions, "a+b/pair"."""
     if found.per_token is None or found.per_score is None:
         return "-"
     each = [f"{found.per_token:,.0f}"] if found.per_token or not found.per_score else []
@@ -134,9 +134,9 @@ def _list_form(found: "Character") -> tuple[str, ...]:
     step = "" if found.step is None else f" {found.step:.2f}"
     residual = "" if found.residual is None else f" {found.residual:.2g}" if found.residual >= 1e-9 else " <1e-9"
     plain = (found.bounded, found.shift_invariant, found.symmetric, found.recency)
-    linear, by_length = _say(found.linear_shift) + residual, _say(found.length_dependent)
-    return (_say(found.smooth) + step, *map(_say, plain), linear, by_length)
+    linear, by_length = _yes_no(found.linear_shift) + residual, _yes_no(found.length_dependent)
+    return (_yes_no(found.smooth) + step, *map(_yes_no, plain), linear, by_length)
 
 
-def _say(trait: Any) -> str:
+def _yes_no(trait: Any) -> str:
     return "-" if trait is None else "yes" if trait else "no"

@@ -1,4 +1,4 @@
-"""`posenc verify`: what an implementation of a position encoding computes, and what is wrong with it."""
+"""`posenc verify`: test an implementation of a position encoding and report what is wrong with it."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from posenc.verify.formats import Result
 
 FORMATS_HELP = "text, json, github, sarif or junit."
-_SHOWN = 20  # lines of what the user's code printed
+_SHOWN = 20  # lines shown of the output of the user's code
 
 
 @click.command()
@@ -28,14 +28,14 @@ _SHOWN = 20  # lines of what the user's code printed
     help="FILE.py or package.module:OBJECT; a file has build(). Or a directory with recorded answers.",
 )
 @click.option(
-    "--convention", metavar="NAME", help="How it is called: rope_fn, hf_rope, ...", show_default="STYLE, or found"
+    "--convention", metavar="NAME", help="Its calling convention: rope_fn, hf_rope, ...", show_default="STYLE, or found"
 )
-@click.option("--spec", metavar="FILE", help="What it should be, as JSON; - is stdin.", show_default="the file's SPEC")
-@click.option("--exec", "command", metavar="COMMAND", help="Ask this program, in any language, over JSON lines.")
-@click.option("--array-files", is_flag=True, help="With --exec: pass arrays as .npy files, not in the lines.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--spec", metavar="FILE", help="The specification, as JSON; - is stdin.", show_default="the file's SPEC")
+@click.option("--exec", "command", metavar="COMMAND", help="Test this program, in any language, over JSON lines.")
+@click.option("--array-files", is_flag=True, help="With --exec: pass arrays as .npy files instead of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP, show_default="text")
-@click.option("--in-process", is_flag=True, help="Run the code here, without limits of time and memory.")
+@click.option("--in-process", is_flag=True, help="Run the code in this process, without limits on time and memory.")
 def verify_implementation(
     targets: tuple[str, ...],
     convention: str | None,
@@ -46,9 +46,9 @@ def verify_implementation(
     output_format: str | None,
     in_process: bool,
 ) -> None:
-    """Report what position code computes, what it should, which one cause explains it, and how to fix it.
+    """Report what position code computes and what it should compute; if they differ, the one cause and its fix.
 
-    The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell.
+    The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 usage error, 3 cannot tell.
     """
     from posenc.verify import conventions
     from posenc.verify.child.target import parse
@@ -72,7 +72,7 @@ def verify_implementation(
 def _verify_target(
     target: str, where: "Target | None", convention: str | None, spec: dict[str, Any] | None, in_process: bool
 ) -> "Result":
-    """Judge an object of Python, or the answers in a directory, which is nowhere in Python."""
+    """Judge a Python object, or the recorded answers in a directory."""
     from posenc.verify import check, child, formats, remote
 
     if where is None:
@@ -104,24 +104,24 @@ def _run_program(command: str, convention: str | None, spec: dict[str, Any] | No
 
 
 def _known(convention: str | None, where: str) -> str:
-    """Return a convention, which nothing can find out here."""
+    """Return the convention, which cannot be detected without a Python object."""
     from posenc.verify import conventions
 
     if convention is None:
-        raise ValueError(f'verify: {where} needs a convention. Name it by --convention, or as "convention" in --spec.')
+        raise ValueError(f'verify: {where} needs a convention. Give --convention, or "convention" in --spec.')
     return conventions.named(convention, "convention")
 
 
 @click.command()
-@click.option("--spec", required=True, metavar="FILE", help="What is asked for, as JSON; - is stdin.")
+@click.option("--spec", required=True, metavar="FILE", help="The specification, as JSON; - is stdin.")
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where to write questions.jsonl."
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The directory for questions.jsonl."
 )
-@click.option("--convention", metavar="NAME", help="How the subject is called.", show_default="in the spec")
+@click.option("--convention", metavar="NAME", help="The port's calling convention.", show_default="that of the spec")
 def write_cases(spec: str, out: Path, convention: str | None) -> None:
-    """Write the questions of `posenc verify` as JSON lines, to be answered by a port on another machine.
+    """Write the test inputs of `posenc verify` as JSON lines, for a port on another machine.
 
-    Put the answers next to them, as DIR/answers.jsonl; `posenc verify DIR --spec FILE` judges them.
+    Put its answers into DIR/answers.jsonl; `posenc verify DIR --spec FILE` judges them.
     """
     from posenc.verify import family_of, remote
 
@@ -133,7 +133,7 @@ def write_cases(spec: str, out: Path, convention: str | None) -> None:
 
 
 def format_of(command: str, as_json: bool, named: str | None) -> str:
-    """Return the format that two options ask for."""
+    """Return the format that --json and --output-format select."""
     from posenc.verify.formats import FORMATS
 
     if named is not None and named not in FORMATS:
@@ -144,7 +144,7 @@ def format_of(command: str, as_json: bool, named: str | None) -> str:
 
 
 def conclude(wanted: str, results: "Sequence[Result]") -> None:
-    """Write results as one document, and leave with the exit code: 1 if one fails, else 3 if one cannot be decided."""
+    """Write results as one document, and exit: with 1 if one fails, else with 3 if one cannot be decided."""
     from posenc.verify import formats
 
     document = formats.document(wanted, results)
@@ -158,29 +158,29 @@ def conclude(wanted: str, results: "Sequence[Result]") -> None:
 
 
 def _read_spec(source: str) -> dict[str, Any]:
-    """Return a specification within the limits of a configuration."""
+    """Read a specification, within the limits on configurations."""
     from posenc.config import reading
 
     try:
         if source == "-":
             data = sys.stdin.buffer.read(reading.MAX_BYTES + 1)
             if len(data) > reading.MAX_BYTES:
-                raise ValueError(f"over {reading.MAX_BYTES} bytes, more than any specification has.")
+                raise ValueError(f"stdin holds over {reading.MAX_BYTES} bytes; a specification must be smaller.")
             fields = reading.parse(data, "stdin")
             if not isinstance(fields, dict):
-                raise ValueError(f"a specification is a JSON object; got {type(fields).__name__}.")
+                raise ValueError(f"a specification must be a JSON object; got {type(fields).__name__}.")
             return reading.read(fields)
         if Path(source).is_dir():
-            raise ValueError(f"{source!r} is a directory. Name a file of JSON, or - for stdin.")
+            raise ValueError(f"{source!r} is a directory. Give a JSON file, or - for stdin.")
         return reading.read(source)
     except FileNotFoundError:
-        raise ValueError(f"verify: --spec: there is no file {source!r}. Name a file of JSON, or - for stdin.") from None
+        raise ValueError(f"verify: --spec: there is no file {source!r}. Give a JSON file, or - for stdin.") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"verify: --spec: {str(error).removeprefix('config.read: ')}") from None
 
 
 def announce(command: str, target: str, in_process: bool, seconds: float, memory: int) -> None:
-    """Say before anything is imported that the user's code will run."""
+    """Print, before any import, that the user's code will run."""
     if in_process:
         how = "in this process, without limits"
     else:
@@ -189,7 +189,7 @@ def announce(command: str, target: str, in_process: bool, seconds: float, memory
 
 
 def run_here(where: "Target", *, convention: str | None, spec: dict[str, Any] | None, task: str = "check") -> "Outcome":
-    """Check or identify in this process; what the code prints goes to stderr, since stdout is the report's."""
+    """Check or identify in this process; the code's output goes to stderr, since stdout is for the report."""
     from posenc.verify import child
     from posenc.verify.child.inside import examine
 
@@ -198,18 +198,18 @@ def run_here(where: "Target", *, convention: str | None, spec: dict[str, Any] | 
 
 
 def repeat(printed: str) -> None:
-    """Show on stderr what the code printed, marked, so that no line of it passes for one of ours."""
+    """Repeat on stderr what the code printed, with a mark that distinguishes it from our messages."""
     from posenc.verify.sentences import printable
 
     lines = printed.rstrip("\n").split("\n") if printed.strip() else []
     for line in lines[:_SHOWN]:
         sys.stderr.write(f"| {printable(line.rstrip())}\n")
     if len(lines) > _SHOWN:
-        sys.stderr.write(f"| ({len(lines) - _SHOWN} lines more)\n")
+        sys.stderr.write(f"| ({len(lines) - _SHOWN} more lines)\n")
 
 
 def _line_of_build(where: "Target") -> int | None:
-    """Return where a file defines what is checked, for the annotation."""
+    """Return the line at which a file defines its subject, for the annotation."""
     if where.path is None:
         return None
     name = (where.name or "build").split(".")[0]

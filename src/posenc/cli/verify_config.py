@@ -1,4 +1,4 @@
-"""`posenc verify-config`: what is wrong or odd in a configuration, and how to fix it."""
+"""`posenc verify-config`: errors and oddities in a configuration's position fields, and how to fix them."""
 
 import json
 from typing import TYPE_CHECKING
@@ -21,16 +21,16 @@ _WIDTH = 100
     nargs=-1,
     required=True,
     metavar="TARGET...",
-    help="A config.json, a directory with one, or a name as llama-3.1-8b.",
+    help="A config.json, a directory with one, or a known name such as llama-3.1-8b.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --output-format json.")
 @click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP)
-@click.option("--pairing", help="half or interleaved, for a model type that posenc does not know.")
+@click.option("--pairing", help="half or interleaved, for a model type unknown to posenc.")
 def verify_config(targets: tuple[str, ...], as_json: bool, output_format: str | None, pairing: str | None) -> None:
-    """Judge what models' configurations say of positions.
+    """Check models' configurations for errors in their position fields.
 
-    Each finding has a code, the key, its value, what is allowed, what each spelling would mean, and how to fix it.
-    Exit codes: 0 nothing found, 1 findings, 2 wrong use, 3 cannot tell (the model type is not known).
+    Each finding has a code, the key, its value, the allowed values, the meaning of each spelling, and a fix.
+    Exit codes: 0 nothing found, 1 findings, 2 usage error, 3 cannot tell (unknown model type).
     """
     wanted = format_of("verify-config", as_json, output_format)
     if pairing not in (None, "half", "interleaved"):
@@ -45,14 +45,14 @@ def _judge(target: str, pairing: str | None) -> "Result":
         found = configs.judge(target, pairing=pairing)  # type: ignore[arg-type]
     except FileNotFoundError as error:
         raise ValueError(
-            f"verify-config: no configuration is at {target!r}, and no known model is called so. "
-            f"Name a config.json, a directory that holds one, or one of: {', '.join(configs.known_models())}."
+            f"verify-config: {target!r} is neither a configuration nor the name of a known model. "
+            f"Give a config.json, a directory with one, or one of: {', '.join(configs.known_models())}."
         ) from error
     return formats.of_judgement(found, "\n".join(_describe(found)))
 
 
 def _describe(found: "Judgement") -> list[str]:
-    """Write the findings as text for a person."""
+    """Return the findings as lines of text."""
     kinds = ", ".join(found.layers) or "no layers"
     n = len(found.findings)
     ends = {
@@ -73,8 +73,8 @@ def _describe(found: "Judgement") -> list[str]:
     if found.because:
         lines += ["", output.wrap(found.because, _WIDTH)]
     if found.not_judged:
-        said = "; ".join(found.not_judged)
-        lines += [*([""] if found.findings or found.because else []), output.wrap(f"not judged: {said}.", _WIDTH)]
+        unjudged = "; ".join(found.not_judged)
+        lines += [*([""] if found.findings or found.because else []), output.wrap(f"not judged: {unjudged}.", _WIDTH)]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""`posenc verify-model`: whether a model turns queries and keys as its configuration says, layer by layer."""
+"""`posenc verify-model`: check, layer by layer, that a model rotates queries and keys as its configuration says."""
 
 import os
 from pathlib import Path
@@ -22,20 +22,20 @@ _WIDTH = 100
     nargs=-1,
     required=True,
     metavar="DIR...",
-    help="Local directories with config.json, and safetensors or no weights.",
+    help="Local directories with config.json and, optionally, safetensors.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP, show_default="text")
-@click.option("--small", is_flag=True, help="Build it small with random weights, even where there are weights.")
+@click.option("--small", is_flag=True, help="Test a small model with random weights, even if there are weights.")
 def verify_model(targets: tuple[str, ...], as_json: bool, output_format: str | None, small: bool) -> None:
-    """Hold what a model's layers do to queries and keys against what its configuration says.
+    """Check that a model's layers rotate queries and keys as its configuration says.
 
-    transformers' own code runs here, offline; code and pickles of the directory never do. Weights beyond 1 GiB, or
-    none, are replaced by random ones in a small model. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use,
-    3 cannot tell.
+    Runs the code of transformers, offline, and neither code nor pickles of the directory. Without weights, or with
+    more than 1 GiB of them, tests a small model with random weights. Exit codes: 0 pass or equivalent, 1 fail,
+    2 usage error, 3 cannot tell.
     """
     wanted = format_of("verify-model", as_json, output_format)
-    # set before transformers is imported, which reads them then
+    # before the import of transformers, which reads them once
     os.environ.update(dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1"))
     conclude(wanted, [_verify(target, small) for target in targets])
 
@@ -51,7 +51,7 @@ def _verify(target: str, small: bool) -> "Result":
 
 
 def _text(found: "Report", target: str) -> str:
-    """Return the verdict, what was run, the largest errors, and a line for each layer that is not merely right."""
+    """Return the verdict, what was run, the largest errors, and lines for the layers."""
     from posenc.verify import sentences
 
     lines: list[str] = [sentences.text(found, target, _WIDTH)]
@@ -67,28 +67,28 @@ def _text(found: "Report", target: str) -> str:
     if largest is not None:
         lines.append(f"  largest angle error  {largest:.3g} rad, in layer {seen['largest_angle_error_layer']}")
     gain = seen["gain_error"]
-    lines.append(f"  gain error           {'not seen' if gain is None else f'{gain:.3g}'}")
+    lines.append(f"  gain error           {'not measured' if gain is None else f'{gain:.3g}'}")
     scale = seen["scale_error"]
-    lines.append(f"  score scale error    {'not seen' if scale is None else f'{scale:.3g}'}")
+    lines.append(f"  score scale error    {'not measured' if scale is None else f'{scale:.3g}'}")
     curve = seen["mean_cos_by_position"]
     if curve:
-        said = ", ".join(f"{position} {cosine:.4f}" for position, cosine in curve[:: max(1, len(curve) // 8)])
-        lines.append(output.wrap(f"mean cos(angle error) by position: {said}", _WIDTH, "    ", "  "))
+        shown = ", ".join(f"{position} {cosine:.4f}" for position, cosine in curve[:: max(1, len(curve) // 8)])
+        lines.append(output.wrap(f"mean cos(angle error) by position: {shown}", _WIDTH, "    ", "  "))
     lines += ["", *_layers(seen["layers"])]
     return "\n".join(sentences.printable(line) if "\n" not in line else line for line in lines)
 
 
 def _layers(layers: list[dict[str, Any]]) -> list[str]:
-    """Write one line for neighbours of which the same is said."""
+    """Return one line for each run of layers with the same result."""
     lines: list[tuple[int, int, str]] = []
     for one in layers:
         gain = "" if one["gain"] is None else f", gain {one['gain']:.4g}"
-        said = f"{one['kind']}: {one['status']}{gain}" + (f": {one['said']}" if one["said"] else "")
-        if lines and lines[-1][2] == said:
-            lines[-1] = (lines[-1][0], one["layer"], said)
+        text = f"{one['kind']}: {one['status']}{gain}" + (f": {one['said']}" if one["said"] else "")
+        if lines and lines[-1][2] == text:
+            lines[-1] = (lines[-1][0], one["layer"], text)
         else:
-            lines.append((one["layer"], one["layer"], said))
+            lines.append((one["layer"], one["layer"], text))
     return [
-        output.wrap(said, _WIDTH, "    ", f"  layer {a}  " if a == b else f"  layers {a} to {b}  ")
-        for a, b, said in lines
+        output.wrap(text, _WIDTH, "    ", f"  layer {a}  " if a == b else f"  layers {a} to {b}  ")
+        for a, b, text in lines
     ]

@@ -1,4 +1,4 @@
-"""`posenc write`: a longer context in the words of a stack, read back by its rules before it is written."""
+"""`posenc write`: a longer context in a stack's own keys or flags, checked by its rules before it is written."""
 
 import json
 from pathlib import Path
@@ -16,22 +16,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("target", help="A config.json, a directory with one, or a name as qwen3-8b.")
+@click.argument("target", help="A config.json, a directory with one, or a known name such as qwen3-8b.")
 @click.option("--method", required=True, metavar="NAME", help="linear, ntk, dynamic, yarn, llama3, base, longrope.")
 @click.option("--to", required=True, metavar="STACK", help="hf5, hf4, vllm, sglang, llamacpp, gguf, mlx, ...")
-@click.option("--factor", type=float, help="How many times longer than the texts of training.")
-@click.option("--target-len", type=int, metavar="N", help="The length wanted, in positions.")
+@click.option("--factor", type=float, help="Target length / trained length.")
+@click.option("--target-len", type=int, metavar="N", help="The wanted context length, in positions.")
 @click.option(
-    "--trained-len", type=int, metavar="N", help="The length of the texts of training.", show_default="as known"
+    "--trained-len", type=int, metavar="N", help="The trained length, in positions.", show_default="that of the file"
 )
+@click.option("--option", multiple=True, metavar="KEY=VALUE", help="A parameter of the method; @FILE reads JSON.")
 @click.option(
-    "--option", multiple=True, metavar="KEY=VALUE", help="A parameter of the method; @FILE for JSON in a file."
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to this file; a config.json is written whole."
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it there; of a config.json the whole."
-)
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
-@click.option("--json", "as_json", is_flag=True, help="The text, lengths and remarks as JSON.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the text, lengths and remarks as JSON.")
 def write_context(
     target: str,
     method: str,
@@ -44,9 +42,9 @@ def write_context(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write exactly the keys or flags with which a stack reads longer texts; remarks go to stderr.
+    """Write the exact keys or flags that extend the context in a stack; remarks go to stderr.
 
-    Exit codes: 0 written, 2 wrong use, or what the stack cannot say.
+    Exit codes: 0 written, 2 usage error, or a method that the stack cannot express.
     """
     from posenc.config.known import find
     from posenc.extend.stretch import stretch
@@ -69,7 +67,7 @@ def write_context(
     elif out is None:
         output.write(written.text)
     if written.dropped and out is None:
-        output.complain(f"write: {to}: remove {', '.join(written.dropped)} from the file, or take --out FILE.")
+        output.complain(f"write: {to}: remove {', '.join(written.dropped)} from the file, or use --out FILE.")
     for remark in written.remarks:
         output.complain(f"write: {remark}")
 
@@ -79,11 +77,11 @@ def _whole(written: "Written") -> str:
 
 
 def _save(path: Path, text: str, force: bool) -> None:
-    """Write a file so that it is there whole, or as it was before."""
+    """Write a file atomically."""
     if path.is_dir():
         raise ValueError(f"write: --out must name a file; got the directory {str(path)!r}.")
     if path.exists() and not force:
-        raise ValueError(f"write: {str(path)!r} is there already. Take another name, or --force to replace it.")
+        raise ValueError(f"write: {str(path)!r} exists. Give another name, or --force to replace it.")
     try:
         with replaced(path) as aside:
             aside.write_text(text + "\n", "utf-8")

@@ -1,6 +1,6 @@
-"""Model configurations: read safely, in old and new spellings, and what they say of positions.
+"""Read the position encoding of model configurations safely, in old and new spellings.
 
-No torch here, and nothing in a file is executed, imported or fetched.
+This package does not import torch, and nothing in a file is executed, imported or fetched.
 """
 
 from posenc.config.kinds import layer_types

@@ -1,4 +1,4 @@
-"""How the pairs of head dimensions are shared out among the axes of a position (M-RoPE): time, row and column."""
+"""The division of pairs of head dimensions among the axes of a position (M-RoPE): time, row and column."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from posenc.config.widths import Widths, implied
 
 
 def axes_of_pairs(sections: Sequence[int], layout: str, n_pairs: int) -> list[int]:
-    """Return the axis that each pair reads; sections that leave the axes no room are not kept to where they take turns.
+    """Return the axis that each pair reads; interleaved layouts cannot realise all sections.
 
     >>> axes_of_pairs((4, 2, 2), "interleaved", 8), axes_of_pairs((2, 3, 3), "time_last", 8)
     ([0, 1, 2, 0, 1, 2, 0, 0], [1, 2, 1, 2, 1, 2, 0, 0])
@@ -24,7 +24,7 @@ def axes_of_pairs(sections: Sequence[int], layout: str, n_pairs: int) -> list[in
 
 
 def dealt(sections: Sequence[int], layout: str, n_pairs: int) -> tuple[int, ...]:
-    """Return how many pairs each axis has in fact; other numbers than `sections` cannot be realised in this layout.
+    """Return the number of pairs of each axis in fact, which differs from sections that a layout cannot realise.
 
     >>> dealt((16, 24, 24), "interleaved", 64)
     (22, 21, 21)
@@ -34,28 +34,28 @@ def dealt(sections: Sequence[int], layout: str, n_pairs: int) -> tuple[int, ...]
 
 
 def has_axes(model: Model, own: dict[str, Any]) -> bool:
-    """Return whether positions of a model may have several axes, so that they do not count tokens."""
+    """Return whether positions of a model may have several axes, and so may not count tokens."""
     return model.name in SECTIONS or (model.name not in TYPES and own.get("mrope_section") is not None)
 
 
 def axes(model: Model, own: dict[str, Any], width: Widths) -> tuple[tuple[int, ...], Layout] | tuple[None, None]:
-    """Return the pairs of each axis, time first, and their layout; (None, None) where positions have one axis.
+    """Return the pairs of each axis, time first, and their layout; (None, None) if positions have one axis.
 
     Args:
         model: The model, which collects warnings.
         own: The parameters of the kind of layer.
-        width: How many head dimensions rotate.
+        width: The head dimensions that rotate.
 
     Raises:
-        TypeError: mrope_section is no list of integers.
+        TypeError: mrope_section is not a list of integers.
         ValueError: It does not add up to the pairs that rotate.
     """
     n_pairs, listed = width.rotary_dim // 2, own.get("mrope_section")
     if model.name in TYPES and model.name not in SECTIONS:
         if listed is not None:
-            said = f"{model.name} in transformers does not read it: all pairs read one position."
-            fix = "Remove it, or name a type that reads it."
-            _warn(model, "sections_unread", said, listed, "the key left out", fix)
+            text = f"{model.name} in transformers does not read mrope_section: all pairs read one position."
+            fix = "Remove it, or write a model_type that reads it."
+            _warn(model, "sections_unread", text, listed, "the key left out", fix)
         return None, None
     usual: Layout = "interleaved" if own.get("mrope_interleaved") is True else "blocks"
     layout, default = SECTIONS.get(model.name, (usual, None))
@@ -65,41 +65,41 @@ def axes(model: Model, own: dict[str, Any], width: Widths) -> tuple[tuple[int, .
     if layout == "interleaved":
         kept = dealt(sizes, layout, n_pairs)
         if listed is not None and kept != sizes:
-            said = (
-                f"mrope_section {list(sizes)} cannot be realised where the axes take turns: {model.name or 'the code'} "
-                f"gives them {list(kept)} pairs."
+            text = (
+                f"mrope_section {list(sizes)} cannot be realised in the interleaved layout: {model.name or 'the code'} "
+                f"gives the axes {list(kept)} pairs."
             )
-            _warn(model, "sections_misfit", said, listed, f"{list(kept)}", f"Write {list(kept)}.")
+            _warn(model, "sections_misfit", text, listed, f"{list(kept)}", f"Write {list(kept)}.")
         return kept, layout
     if sum(sizes) != n_pairs:
-        said = f"mrope_section is missing, and {sizes} of {model.name} do not add up to the {n_pairs} pairs."
-        _warn(model, "sections_misfit", said, None, f"numbers that add up to {n_pairs}", "Add mrope_section.")
+        text = f"mrope_section is missing, and the default {sizes} of {model.name} does not add up to {n_pairs} pairs."
+        _warn(model, "sections_misfit", text, None, f"numbers that add up to {n_pairs}", "Add mrope_section.")
         return None, None
     if layout != "time_last":
         return sizes, layout
-    sizes = sizes[-1:] + sizes[:-1]  # whose files write time last too
+    sizes = sizes[-1:] + sizes[:-1]  # files of this layout write time last
     if (kept := dealt(sizes, layout, n_pairs)) != sizes:
-        said = f"mrope_section {listed} cannot be realised: rows and columns take turns, so they have as many pairs."
+        text = f"mrope_section {listed} cannot be realised: rows and columns alternate, so their numbers must be equal."
         allowed = [*kept[1:], kept[0]]
-        _warn(model, "sections_misfit", said, listed, f"{allowed}", f"Write {allowed}.")
+        _warn(model, "sections_misfit", text, listed, f"{allowed}", f"Write {allowed}.")
     return kept, layout
 
 
 def _warn(model: Model, code: str, message: str, value: Any, allowed: str, fix: str) -> None:
-    read = "how many pairs of head dimensions read time, row and column"
-    one = "all pairs read one position, as text has it"
+    read = "the numbers of pairs that read time, row and column"
+    one = "all pairs read one position, as for text"
     meanings = (("mrope_section", read), ("left out", one))
     model.warn(code, "mrope_section", message, value=value, allowed=allowed, meanings=meanings, fix=fix)
 
 
 def _checked(model: Model, listed: object, width: Widths, n_axes: int | None) -> tuple[int, ...]:
-    """Return a file's mrope_section, which counts pairs, for each of so many axes as a type has, if that is known."""
+    """Return a file's mrope_section, the pairs of each axis; `n_axes` is that of the type, if known."""
     n_pairs, entries = width.rotary_dim // 2, values.sequence(WHO, "mrope_section", listed, longest=64)
     sizes = tuple(values.integer(WHO, "mrope_section's entry", size, low=0, high=4096) for size in entries)
     if n_axes is not None and len(sizes) != n_axes:
-        said = f"{n_axes} numbers, one an axis"
-        message = f"{WHO}: mrope_section must have {said}; got {len(sizes)}. Correct it."
-        raise values.out_of_range(message, "mrope_section", entries, said)
+        text = f"{n_axes} numbers, one for each axis"
+        message = f"{WHO}: mrope_section must have {text}; got {len(sizes)}. Correct it."
+        raise values.out_of_range(message, "mrope_section", entries, text)
     if sum(sizes) != n_pairs:
         doubled = sum(sizes) == 2 * n_pairs
         fits = None if doubled else implied(model, width, sum(sizes))
@@ -114,7 +114,7 @@ def _checked(model: Model, listed: object, width: Widths, n_axes: int | None) ->
                 ("pairs", f"of time, height and width, {n_pairs} together"),
                 (
                     "head dimensions",
-                    f"twice as many, {2 * n_pairs} together{', as here' if doubled else ''}: not what is read",
+                    f"twice as many, {2 * n_pairs} together{', as here' if doubled else ''}: not the unit of this key",
                 ),
             ),
             fix="Halve each number." if doubled else hint,

@@ -1,4 +1,4 @@
-"""The kinds of layers that a model has: full, with a window, in chunks, without position."""
+"""The kinds of layers in a model: full attention, with a window, in chunks, without position."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
@@ -11,12 +11,12 @@ from posenc.config.patterns import CHUNKED, CROSS, FULL, LINEAR, MAX_LAYERS, SLI
 from posenc.config.reading import Source
 
 NOPE = "nope"
-MAX_KINDS = 64  # each is read and constructed by itself, and no model has ten
-# kinds that rotate nothing: they mix positions by recurrence, convolution or not at all, or look at a picture
+MAX_KINDS = 64  # each kind is read and constructed on its own; no model has ten
+# kinds that do not rotate: recurrence, convolution, no attention, or attention to an image
 _STILL = {NOPE, LINEAR, CROSS, "conv", "mamba", "mamba2", "recurrent", "moe", "mlp"}
 _LEGACY = {"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING}
-# several kinds, whose order transformers fills in by a rule that is not repeated here
-UNTOLD = {
+# types with several kinds in an order that is not filled in here
+UNLISTED = {
     *("bailing_hybrid", "cohere_compass_text", "deepseek_v4", "dots3_note_text", "flint", "granitemoehybrid", "lfm3"),
     *("mimo_v2_flash", "neomme", "qwen4_exp_text", "zamba2"),
 }
@@ -25,20 +25,20 @@ _Kind = TypeVar("_Kind", bound=Hashable)
 
 
 def layer_types(source: Source) -> Mapping[str, int]:
-    """Return how many layers of each kind a model has, in the order of their first layers.
+    """Return the number of layers of each kind in a model, in the order of their first layers.
 
-    Kinds are those of `layer_types` in transformers; "nope" are layers of attention without position, whatever the
-    file calls them, "cross_attention" those that look at a picture only, "unscaled_attention" those next to which a
-    file scales others. What the file leaves out is filled in as transformers 5.23 does for the model's type. A layer
-    with several attentions counts as that many, as it does in their caches.
+    Kinds are those of `layer_types` in transformers. Layers of attention without position are always "nope", layers
+    that attend only to an image "cross_attention", and layers that a file does not scale, while it scales others,
+    "unscaled_attention". Missing entries are filled in as in transformers 5.23 for the model's type. A layer with
+    several attention modules counts that many times, as in its cache.
 
     Args:
         source: A configuration, as for `read`.
 
     Raises:
-        ValueError: The number of layers is missing or beyond 10,000, lists do not agree with it, or there are more
-            than 64 kinds.
-        TypeError: A value is of a wrong kind.
+        ValueError: The number of layers is missing or above 10,000, lists contradict it, or there are more than 64
+            kinds.
+        TypeError: A value has a wrong type.
 
     >>> layer_types({"model_type": "smollm3", "num_hidden_layers": 8})
     {'full_attention': 6, 'nope': 2}
@@ -49,16 +49,16 @@ def layer_types(source: Source) -> Mapping[str, int]:
 def layers(model: Model, *, unknown: int | None = None) -> list[str]:
     """Return the kind of each layer, first to last.
 
-    With `unknown`, a file may leave their number or order out: that many are taken then, of full attention where
-    nothing says otherwise.
+    If `unknown` is given, a file may leave out their number or order: then it has that many layers, of full attention
+    by default.
     """
     named = _named(model)
-    if named is None and unknown is None and model.name in UNTOLD:
+    if named is None and unknown is None and model.name in UNLISTED:
         raise values.missing(
             f"{WHO}: layer_types is missing, so kinds of layers of {model.name} are unknown. Add it.",
             "layer_types",
             None,
-            "a list of one kind a layer",
+            "a list with one kind for each layer",
             fix="List the kind of each layer in layer_types.",
         )
     n = len(named) if named is not None else (_count(model) or unknown)
@@ -69,23 +69,23 @@ def layers(model: Model, *, unknown: int | None = None) -> list[str]:
             None,
             f"from 1 to {MAX_LAYERS}",
         )
-    turning = _turning(model, n)
-    kinds = named if named is not None else pattern(model, n, turning)
+    rotating = _rotating(model, n)
+    kinds = named if named is not None else pattern(model, n, rotating)
     distinct(kinds)
     bare = without_rotation(model)
     if not _rotates(model):
-        turning = [False] * n
+        rotating = [False] * n
     elif model.name in ROTATES_IN_WINDOWS_ONLY:
-        turning = _turning_in_windows(model, kinds)
-    turning = [turn and kind not in bare for kind, turn in zip(kinds, turning, strict=True)]
-    return [kind if turn or kind in _STILL else NOPE for kind, turn in zip(kinds, turning, strict=True)]
+        rotating = _rotating_in_windows(model, kinds)
+    rotating = [rotates and kind not in bare for kind, rotates in zip(kinds, rotating, strict=True)]
+    return [kind if rotates or kind in _STILL else NOPE for kind, rotates in zip(kinds, rotating, strict=True)]
 
 
 def distinct(kinds: Iterable[_Kind]) -> list[_Kind]:
-    """Return kinds of layers once each, in the order of their first layers.
+    """Return the distinct kinds of layers, in the order of their first layers.
 
     Raises:
-        ValueError: There are more than 64, which would take long to read, and which no model has.
+        ValueError: There are more than 64, which no model has and which would take long to read.
     """
     found = list(dict.fromkeys(kinds))
     if len(found) > MAX_KINDS:
@@ -99,7 +99,7 @@ def distinct(kinds: Iterable[_Kind]) -> list[_Kind]:
 
 
 def without_rotation(model: Model) -> set[str]:
-    """Return the kinds whose own parameters are null, which is how a file says that they do not rotate."""
+    """Return the kinds whose own parameters are null: by this a file states that they do not rotate."""
     own = model.fields.get("rope_parameters")
     if model.name == "beam" and not own and not model.fields.get("rope_scaling"):
         return {FULL}
@@ -109,13 +109,13 @@ def without_rotation(model: Model) -> set[str]:
     return {key for key, value in own.items() if value is None and nested}
 
 
-def turns(kind: str) -> bool:
+def rotates(kind: str) -> bool:
     """Return whether layers of a kind rotate."""
     return kind not in _STILL
 
 
 def window(model: Model, kind: str) -> int | None:
-    """Return how many positions a layer sees as the file writes it, None for all before it."""
+    """Return the number of positions that a layer sees, as in the file; None for all before it."""
     if kind == CHUNKED and model.fields.get("attention_chunk_size") is not None:
         return values.integer(WHO, "attention_chunk_size", model.fields["attention_chunk_size"])
     unset = model.fields.get("sliding_window") == 0  # Qwen2-MoE writes 0 where others write null
@@ -123,30 +123,30 @@ def window(model: Model, kind: str) -> int | None:
 
 
 def thetas(model: Model, n: int) -> list[Any] | None:
-    """Return the base of each layer where a file lists them; 0 means no rotation."""
+    """Return the base of each layer if a file lists them; 0 means no rotation."""
     if (listed := model.fields.get("layer_rope_theta")) is None:
         return None
     return _one_each("layer_rope_theta", listed, n)
 
 
 def _named(model: Model) -> list[str] | None:
-    """Return the kinds that the file lists, in the words of transformers 5."""
+    """Return the kinds that the file lists, with the names of transformers 5."""
     key = "layer_types" if model.fields.get("layer_types") is not None else "layers_block_type"
     if model.fields.get(key) is None:
         return None
     listed = values.sequence(WHO, key, model.fields[key], longest=MAX_LAYERS)
     if not listed:
         raise values.out_of_range(
-            f"{WHO}: {key} must name the kind of each layer; got an empty list. Remove it.",
+            f"{WHO}: {key} must have the kind of each layer; got an empty list. Remove it.",
             key,
             [],
-            "one entry a layer",
-            fix=f"Remove {key}: the model type's own pattern is taken then.",
+            "one entry for each layer",
+            fix=f"Remove {key}: then the model type's own pattern is used.",
         )
     for kind in listed:
         if len(values.text(WHO, f"{key}'s entry", kind)) > 64:
             raise values.out_of_range(
-                f"{WHO}: {key} must hold names of kinds; got {values.short(kind)}. Correct the file.",
+                f"{WHO}: {key} must have names of kinds; got {values.short(kind)}. Correct the file.",
                 key,
                 kind,
                 "names of at most 64 characters",
@@ -154,7 +154,7 @@ def _named(model: Model) -> list[str] | None:
     n = _count(model)
     if n is not None and n != len(listed):
         raise values.out_of_range(
-            f"{WHO}: {key} must have one entry a layer, of {n}; got {len(listed)}. Correct the file.",
+            f"{WHO}: {key} must have one entry for each of the {n} layers; got {len(listed)}. Correct the file.",
             key,
             listed,
             f"a list of {n} entries",
@@ -164,14 +164,14 @@ def _named(model: Model) -> list[str] | None:
 
 
 def _count(model: Model) -> int | None:
-    """Return how many layers a file says there are, None where it does not; of attentions where layers have several."""
+    """Return the number of layers in a file, None if it is missing; layers with several attentions count repeatedly."""
     n, fields = model.size("n_layers"), model.fields
     if n is not None and model.name == "longcat_flash":
         if fields.get("num_hidden_layers") is None:
             return 2 * n
         if n % 2:
             raise values.out_of_range(
-                f"{WHO}: num_hidden_layers of longcat_flash counts attentions, two a layer, so it must be even; "
+                f"{WHO}: num_hidden_layers of longcat_flash counts two attentions for each layer, so it must be even; "
                 f"got {n}. Correct the file.",
                 "num_hidden_layers",
                 n,
@@ -190,7 +190,7 @@ def _one_each(key: str, listed: object, n: int) -> list[Any]:
     """Return a list with a number for each layer."""
     if len(entries := values.sequence(WHO, key, listed, longest=MAX_LAYERS)) != n:
         raise values.out_of_range(
-            f"{WHO}: {key} must have one entry a layer, of {n}; got {len(entries)}. Correct the file.",
+            f"{WHO}: {key} must have one entry for each of the {n} layers; got {len(entries)}. Correct the file.",
             key,
             listed,
             f"a list of {n} entries",
@@ -201,8 +201,8 @@ def _one_each(key: str, listed: object, n: int) -> list[Any]:
     return entries
 
 
-def _turning(model: Model, n: int) -> list[bool]:
-    """Return for each layer whether lists of the file let it rotate: in all of them 0 says that it does not."""
+def _rotating(model: Model, n: int) -> list[bool]:
+    """Return for each layer whether it rotates by the lists of the file, in which 0 means that it does not."""
     listed = model.fields.get("no_rope_layers")
     if model.name in _NO_ROPE_LISTS and not listed:
         every = values.integer(
@@ -218,18 +218,18 @@ def _turning(model: Model, n: int) -> list[bool]:
     return [True] * n
 
 
-def _turning_in_windows(model: Model, kinds: list[str]) -> list[bool]:
+def _rotating_in_windows(model: Model, kinds: list[str]) -> list[bool]:
     """Return which layers rotate in a model whose layers of full attention do not."""
-    turning = [kind == SLIDING for kind in kinds]
+    rotating = [kind == SLIDING for kind in kinds]
     if model.fields.get("sliding_window", 0) is None and ROTATES_IN_WINDOWS_ONLY[model.name] != "sliding":
-        turning = [ROTATES_IN_WINDOWS_ONLY[model.name] == "all"] * len(kinds)
+        rotating = [ROTATES_IN_WINDOWS_ONLY[model.name] == "all"] * len(kinds)
     if model.name == "cohere2_moe" and model.fields.get("prefix_dense_sliding_window_pattern", 1) == 1:
-        turning = [turn or mlp for turn, mlp in zip(turning, dense(model, len(kinds)), strict=True)]
-    return turning
+        rotating = [rotates or mlp for rotates, mlp in zip(rotating, dense(model, len(kinds)), strict=True)]
+    return rotating
 
 
 def _rotates(model: Model) -> bool:
-    """Return False for a model that can leave rotation out, and does."""
+    """Return False for a model whose configuration disables rotation."""
     if model.name == "olmo_hybrid":
         own = model.fields.get("rope_parameters")
         holder = own if isinstance(own, dict) and "rope_theta" in own else model.fields

@@ -1,4 +1,4 @@
-"""The settings of real models that come with the package."""
+"""The configurations of real models in this package."""
 
 import json
 from importlib.resources import files
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 def known_models() -> dict[str, Any]:
-    """Return the settings of real models that come with the package, by name."""
+    """Return the configurations of real models in this package, by name."""
     found: dict[str, Any] = json.loads(files("posenc").joinpath("known_models.json").read_text("utf-8"))["models"]
     return found
 
 
 def find(target: str, who: str) -> tuple["Source", int | None]:
-    """Return a configuration by its path or its name, and for a known model the length of the texts of training.
+    """Return a configuration by its path or its name, and the trained length of a known model.
 
     Args:
         target: A config.json, a directory with one, or the name of a known model.
         who: The command, for the message.
 
     Raises:
-        ValueError: Nothing is there.
+        ValueError: There is no such file, directory or model.
     """
     if Path(target).exists():
         return target, None
@@ -31,5 +31,6 @@ def find(target: str, who: str) -> tuple["Source", int | None]:
         fields: dict[str, Any] = models[target]["config"]
         return fields, models[target]["original_max_len"]
     raise ValueError(
-        f"{who}: no configuration is at {target[:200]!r}, and no known model is called so. Known: {', '.join(models)}."
+        f"{who}: {target[:200]!r} is neither a configuration nor a known model. Pass a path or one of: "
+        f"{', '.join(models)}."
     )

@@ -1,4 +1,4 @@
-"""The part of a configuration that speaks of one language model, and what is noticed while it is read."""
+"""The part of a configuration that describes one language model, with the warnings collected while reading it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,16 +23,16 @@ _MOST = {"hidden_size": 1 << 24, "n_heads": 1 << 16, "n_layers": 10_000, "head_d
 
 @dataclass(frozen=True)
 class ConfigWarning:
-    """What is odd in a configuration with which the model still runs.
+    """A warning about a configuration with which the model still runs.
 
     Args:
-        code: A short name of the kind of oddity.
-        key: The key of the file that it is about.
-        message: One sentence for a person.
-        value: What stands in the file, None where the key is missing.
-        allowed: What may stand there, in words.
-        meanings: Ways to write it, and what each would mean.
-        fix: What to do.
+        code: A short name of the kind of warning.
+        key: The key in the file.
+        message: One sentence for the user.
+        value: The value in the file, None if the key is missing.
+        allowed: A description of the allowed values.
+        meanings: Alternatives for the entry, and the meaning of each.
+        fix: The suggested change.
     """
 
     code: str
@@ -46,9 +46,9 @@ class ConfigWarning:
 
 @dataclass
 class Model:
-    """The fields of the language model, its type as `models` names it, and the warnings so far.
+    """The fields of the language model, its type as in `models`, and the warnings so far.
 
-    `outer` holds what stands around it: the key under which the next inner part stands, and the fields at that level.
+    `outer` has the levels that contain it: the key of the next inner part, and the fields at that level.
     """
 
     fields: dict[str, Any]
@@ -71,36 +71,36 @@ class Model:
         self.warnings.append(ConfigWarning(code, key, message, value, allowed, meanings, fix))
 
     def assume(self, key: str, default: int, allowed: str) -> None:
-        """Add a warning of a number that is left out, for which transformers has one of its own."""
+        """Add a warning about a missing number for which transformers has a default."""
         self.warn(
             "assumed",
             key,
-            f"{key} is missing; {default} is taken, as transformers does for {self.name}.",
+            f"{key} is missing; {default} is used, the default of transformers for {self.name}.",
             value=None,
             allowed=allowed,
             meanings=(
-                ("left out", f"{default}, and other programs may take another"),
+                ("left out", f"{default}, but other programs may use another value"),
                 (f'"{key}": {default}', f"{default} everywhere"),
             ),
-            fix=f'Write "{key}": {default} into the file, or what the weights have.',
+            fix=f'Write "{key}": {default} into the file, or the value of the weights.',
         )
 
     @property
     def name(self) -> str:
-        """The type under which facts are looked up: a model with vision counts as its text part."""
+        """The type by which facts are looked up; a vision model counts as its text part."""
         plain = self.model_type or ""
         return f"{plain}_text" if plain not in TYPES and f"{plain}_text" in TYPES else plain
 
     def size(self, name: str, default: int | None = None) -> int | None:
-        """Return a positive integer under any of its names, None where it is null or absent.
+        """Return a positive integer under any of its names, None if it is null or missing.
 
         Args:
-            name: A key of the table above.
-            default: What transformers takes where the file is silent; noted as a warning.
+            name: A key of `_SIZES`.
+            default: The default of transformers for a missing number; using it adds a warning.
 
         Raises:
-            TypeError: It is no integer.
-            ValueError: It is not positive, or beyond what any model has.
+            TypeError: It is not an integer.
+            ValueError: It is not positive, or larger than in any model.
         """
         for key in _SIZES[name]:
             if self.fields.get(key) is not None:
@@ -111,15 +111,15 @@ class Model:
 
 
 def open_model(source: Source) -> Model:
-    """Read a configuration and step into the part of its language model.
+    """Read a configuration and return the part of its language model.
 
     Raises:
-        TypeError: Its type is no string.
-        ValueError: The file holds several models, and it does not follow which is meant.
+        TypeError: Its type is not a string.
+        ValueError: The file has several models, and the language model is ambiguous.
     """
     fields = read(source)
     model_type, outer = fields.get("model_type"), []
-    for _ in range(3):  # an omni model holds a thinker that holds the text
+    for _ in range(3):  # an omni model contains a thinker, which contains the text model
         key = next((key for key in _INNER if isinstance(fields.get(key), dict) and fields[key]), None)
         if key is None:
             break
@@ -130,18 +130,18 @@ def open_model(source: Source) -> Model:
     model = Model(fields, model_type, outer=tuple(outer))
     sized = any(fields.get(key) is not None for name in ("n_layers", "hidden_size") for key in _SIZES[name])
     if parts := {} if sized else _parts(fields):
-        said = ", ".join(f"{values.short(key)} ({values.short(part['model_type'])})" for key, part in parts.items())
+        listed = ", ".join(f"{values.short(key)} ({values.short(part['model_type'])})" for key, part in parts.items())
         first = values.short(next(iter(parts)))
         raise values.elsewhere(
-            f"{WHO}: a configuration must be of one model; got {values.short(model_type)} with the parts {said[:300]}. "
-            f"Pass one, as posenc.config.read(source)[{first}].",
+            f"{WHO}: a configuration must be of one model; got {values.short(model_type)} with parts {listed[:300]}. "
+            f"Pass one of them, such as posenc.config.read(source)[{first}].",
             model_type,
         )
     return model
 
 
 def stacks(source: Source) -> dict[str, Checked]:
-    """Return the encoder and the decoder of a configuration that has one for each, and {"": all of it} of others."""
+    """Return the configurations of the encoder and the decoder if a file has both, and else {"": the whole file}."""
     fields = read(source)
     parts = {} if any(fields.get(key) for key in _INNER) else _parts(fields)
     pair = next((keys for keys in _STACKS if parts.keys() >= set(keys)), None)
@@ -151,5 +151,5 @@ def stacks(source: Source) -> dict[str, Checked]:
 
 
 def _parts(fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return configurations of other models that one holds."""
+    """Return the configurations of models that a configuration contains."""
     return {key: part for key, part in fields.items() if isinstance(part, dict) and part.get("model_type")}

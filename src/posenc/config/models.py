@@ -1,4 +1,4 @@
-"""What a model type does that its configuration does not say."""
+"""Properties of model types that are not in their configurations."""
 
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -10,11 +10,11 @@ from posenc.config.values import short
 Pairing = Literal["half", "interleaved"]
 Layout = Literal["blocks", "interleaved", "time_last", "doubled"]
 
-# types that also read `rope_interleave`, and rotate in halves where it is false
+# types that also read `rope_interleave`, and use pairing "half" if it is false
 READS_INTERLEAVE = {"axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"}
-# types whose layers of full attention have heads of 512 where the file names neither global_head_dim nor layers
+# types whose layers of full attention have heads of 512 if the file has neither global_head_dim nor per_layer_config
 GLOBAL_HEAD_DIM = {"gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "embedding_gemma2_text"}
-# multi-head latent attention: widths that stay and widths that rotate, where a file leaves them out
+# multi-head latent attention: the default numbers of dimensions that do not rotate and that rotate
 LATENT = {
     "axk1": (128, 64),
     "axk2": (64, 32),
@@ -33,7 +33,7 @@ LATENT = {
     "mistral_large4_text": (64, 64),
     "youtu": (128, 64),
 }
-# whose layers of full attention have no position; and which of their layers rotate where sliding_window is null
+# types whose layers of full attention have no position, and the layers that rotate if sliding_window is null
 ROTATES_IN_WINDOWS_ONLY: dict[str, Literal["sliding", "none", "all"]] = {
     "afmoe": "sliding",
     "cohere2": "none",
@@ -43,14 +43,14 @@ ROTATES_IN_WINDOWS_ONLY: dict[str, Literal["sliding", "none", "all"]] = {
     "flint": "none",
     "kolibri1": "all",
 }
-# which leave rotation out unless a key has this value
+# types that rotate only if a key has this value
 ROTATES_IF = {
     "esm": ("position_embedding_type", "rotary"),
     "falcon": ("alibi", False),
     "granitemoehybrid": ("position_embedding_type", "rope"),
     "zamba2": ("use_mem_rope", True),
 }
-# which fill in a scaling of their own where a file has none
+# types with their own default scaling
 OWN_SCALING = {
     "apertus",
     "cwm",
@@ -65,7 +65,7 @@ OWN_SCALING = {
     "mistral_large4_text",
     "openai_privacy_filter",
 }
-# bases of layers with a window, where they differ from the others': (key of the old spelling, default)
+# bases of layers with a window, for types in which they differ: (key of the old spelling, default)
 LOCAL_BASE = {
     "dots3_note_text": ("swa_rope_theta", 5e4),
     "embedding_gemma2_text": ("rope_local_base_freq", 1e4),
@@ -77,14 +77,14 @@ LOCAL_BASE = {
     "t5gemma2_decoder": ("rope_local_base_freq", 1e4),
     "t5gemma2_text": ("rope_local_base_freq", 1e4),
 }
-# a kind whose parameters are missing or null is plain in these
+# types in which a kind of layer with missing or null parameters has the plain rotation
 FILLS_IN = {*LOCAL_BASE, "olmo3"}
-# whose code rotates the other way round
+# types whose code rotates clockwise
 CLOCKWISE = {"nanochat"}
-# widths that rotate, where a file leaves `rotary_dim` out; the other types do not read it
+# the default of `rotary_dim`; other types do not read it
 ROTARY_DIM = {"codegen": 64, "gptj": 64, "minimax_m2": None}
-# whose pairs are shared out among axes, how, and the pairs of each where a file leaves `mrope_section` out (`axes`);
-# Ernie's are of row, column and time; NeoMME's two axes take turns to the end; HunYuan counts lanes of a doubled table
+# types whose pairs are divided among axes: the layout, and the default of `mrope_section` (`axes`). Ernie's sections
+# are row, column and time; NeoMME's two axes alternate to the end; HunYuan counts entries of a doubled table
 SECTIONS: dict[str, tuple[Layout, tuple[int, ...] | None]] = {
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "paddleocr_vl_text"), ("blocks", (16, 24, 24))),
     **dict.fromkeys(("qwen2_5_omni_text", "qwen2_5_omni_talker"), ("blocks", (16, 24, 24))),
@@ -97,9 +97,9 @@ SECTIONS: dict[str, tuple[Layout, tuple[int, ...] | None]] = {
     "ernie4_5_vl_moe_text": ("time_last", (22, 22, 20)),
     "hunyuan_vl_text": ("doubled", None),
 }
-# whose base stands in their code, not in a file
+# types whose base is in their code
 FIXED_BASE = {"codegen", "gptj", "roformer"}
-# whose nested parameters stand under other names than the kinds of layers
+# types whose nested parameters have other names than the kinds of layers
 LABELS = {
     "deepseek_v4": {
         "sliding_attention": "main",
@@ -107,13 +107,13 @@ LABELS = {
         "heavily_compressed_attention": "compress",
     }
 }
-# the old spelling scales their layers of full attention only
+# types in which the old spelling scales only layers of full attention
 SCALES_FULL_ONLY = {"gemma3_text", "gemma3n_text", "olmo3", "t5gemma2_decoder", "t5gemma2_text"}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a model type does, and what its configuration means where it is silent."""
+    """The properties of a model type, and its defaults for missing keys."""
 
     pairing: Pairing
     base: float = 1e4
@@ -126,7 +126,7 @@ class Facts:
 
 
 def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
-    """Return the facts of a type; the caller's pairing replaces the type's, and makes an unknown type possible.
+    """Return the facts of a type; the caller's pairing replaces the type's and allows unknown types.
 
     Raises:
         ValueError: The type is unknown and no pairing is given, or the pairing is neither of the two.
@@ -141,8 +141,8 @@ def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
         return Facts(pairing=pairing)
     near = get_close_matches(str(model_type)[:64], TYPES, n=3) or sorted(TYPES)[:3]
     raise ValueError(
-        f"config.rotary: model_type must be one of the {len(TYPES)} that are known, because the pairing of dimensions "
-        f"stands in no file; got {short(model_type)}, near {', '.join(near)}. Pass pairing='half' or 'interleaved'. "
+        f"config.rotary: model_type must be one of the {len(TYPES)} known types, because no file states the pairing of "
+        f"dimensions; got {short(model_type)}, near {', '.join(near)}. Pass pairing='half' or 'interleaved'. "
         f"Known: {', '.join(sorted(TYPES))}."
     )
 

@@ -1,4 +1,4 @@
-"""What is odd in a file whose parameters can be read one by one: names, and things that do not go together."""
+"""Warnings about files whose parameters are valid one by one: misspelt keys, and values that contradict others."""
 
 from difflib import get_close_matches
 from typing import Any
@@ -7,9 +7,9 @@ from posenc.config import kinds, ramps, values
 from posenc.config.model import Model
 from posenc.config.models import CLOCKWISE, OWN_SCALING
 from posenc.config.scaling import MAX_FACTOR, Scaling
-from posenc.config.spelling import MEANINGS, SCALED, Spelled, told
+from posenc.config.spelling import MEANINGS, SCALED, Spelled, summary
 
-# parameters that say that something is scaled
+# parameters of a scaling
 _OF_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "beta_fast", "beta_slow")
 _PARAMETERS = {
     *(*_OF_SCALING, "rope_type", "type", "rope_theta", "alpha", "partial_rotary_factor", "attention_factor"),
@@ -29,10 +29,10 @@ def note(
         model: The model, which collects them.
         found: The parameters of the kind of layer.
         kind: The kind of layer.
-        name: The type of the rotation, in the words of transformers 5.
-        window: How many positions the layers see, None for all.
-        scaled: What was read of the scaling.
-        max_len: The longest text that the file allows.
+        name: The type of the rotation, as named in transformers 5.
+        window: The number of positions that the layers see, None for all.
+        scaled: The scaling.
+        max_len: The maximum length in the file.
     """
     _types(model, found.own, name)
     _misspelt(model, found)
@@ -45,34 +45,34 @@ def note(
 
 
 def _types(model: Model, own: dict[str, Any], name: str) -> None:
-    """Note a type that is missing though something is to be scaled, or two that differ."""
+    """Add a warning about a missing type with parameters of a scaling, or about two types that differ."""
     new, old = own.get("rope_type"), own.get("type")
     if isinstance(new, str) and isinstance(old, str) and _OLD_NAMES.get(new, new) != _OLD_NAMES.get(old, old):
         model.warn(
             "two_types",
             "rope_type",
-            f"rope_type {values.short(new)} and type {values.short(old)} differ; the former is taken.",
+            f"rope_type {values.short(new)} and type {values.short(old)} differ; rope_type is used.",
             value={"rope_type": new, "type": old},
             allowed="one of the two, or both alike",
             meanings=tuple((f"{key} {one}"[:80], MEANINGS.get(_OLD_NAMES.get(one, one), "unknown"))
                            for key, one in (("rope_type", new), ("type", old))),
             fix="Remove type, which is the old spelling of rope_type, or make both alike.",
         )  # fmt: skip
-    said = {key: own[key] for key in _OF_SCALING if own.get(key) not in (None, 1)}
-    if new is None and old is None and name == "default" and said:
+    given = {key: own[key] for key in _OF_SCALING if own.get(key) not in (None, 1)}
+    if new is None and old is None and name == "default" and given:
         model.warn(
             "type_missing",
             "rope_type",
-            f"rope_type is missing, so that nothing is scaled, and yet the file says {told(said)}.",
+            f"rope_type is missing, so nothing is scaled, but the file has {summary(given)}.",
             value=None,
             allowed=", ".join(MEANINGS),
             meanings=(("left out", MEANINGS["default"]), *((one, MEANINGS[one]) for one in SCALED)),
-            fix="Write the rope_type that is meant, or remove the parameters of a scaling.",
+            fix="Write the right rope_type, or remove the parameters of a scaling.",
         )
 
 
 def _misspelt(model: Model, found: Spelled) -> None:
-    """Note keys that are not read and are nearly one that is read."""
+    """Add warnings about keys that are not read and resemble one that is."""
     holders = [(found.own, _PARAMETERS, 0.85), (model.fields, _TOP, 0.92)]
     for holder, known, likeness in holders:
         for key in holder:
@@ -84,16 +84,16 @@ def _misspelt(model: Model, found: Spelled) -> None:
             model.warn(
                 "misspelt",
                 key,
-                f"{values.short(key)[1:-1]} is not read; {near[0]}, which is near it, is not in the file.",
+                f"{values.short(key)[1:-1]} is not read, and the similar key {near[0]} is not in the file.",
                 value=holder[key],
                 allowed=near[0],
-                meanings=((key, "not read"), (near[0], f"{values.short(holder[key])} is taken")),
+                meanings=((key, "not read"), (near[0], f"{values.short(holder[key])} is used")),
                 fix=f"Rename it to {near[0]}, or remove it.",
             )
 
 
 def _mscale(model: Model, own: dict[str, Any]) -> None:
-    """Note DeepSeek's weight of the gain without its partner, without which transformers does not read it."""
+    """Add a warning about mscale without mscale_all_dim, without which transformers does not read it."""
     if own.get("mscale") in (None, 0, 1) or own.get("mscale_all_dim") or own.get("attention_factor") is not None:
         return
     model.warn(
@@ -106,14 +106,14 @@ def _mscale(model: Model, own: dict[str, Any]) -> None:
             ("transformers", "not read without mscale_all_dim"),
             ("DeepSeek's own code", f"the gain is 0.1 * {values.short(own['mscale'])} * ln(factor) + 1"),
         ),
-        fix="Write attention_factor with the gain that is meant, or remove mscale.",
+        fix="Write attention_factor with the right gain, or remove mscale.",
     )
 
 
 def _window(model: Model, found: Spelled, kind: str, window: int | None, scaled: Scaling, max_len: int | None) -> None:
-    """Note layers that are scaled though they never see further than in training."""
+    """Add a warning about layers that are scaled although their window is no longer than the trained length."""
     if model.name in OWN_SCALING and not found.nested:
-        return  # whose layers were all trained so
+        return  # all of its layers were trained with the scaling
     trained = scaled.original_max_len
     if trained is None and max_len is not None and scaled.factor is not None:
         trained = int(max_len / scaled.factor)
@@ -122,43 +122,43 @@ def _window(model: Model, found: Spelled, kind: str, window: int | None, scaled:
     model.warn(
         "window_scaled",
         "sliding_window",
-        f"{kind} never sees beyond {window or 'its window'}, and is scaled nevertheless.",
+        f"{kind} never sees beyond {window or 'its window'}, but it is scaled.",
         value=window,
-        allowed="a scaling for the kinds of layers that see far, and none for those with a window",
+        allowed="a scaling for kinds of layers without a window, and none for those with a window",
         meanings=(
             (
                 "one set of parameters",
-                "layers with a window rotate by stretched frequencies and never see far",
+                "layers with a window rotate by scaled frequencies although they never see far",
             ),
-            ("a set for each kind", "only layers that see far are stretched"),
+            ("a set for each kind", "only layers without a window are scaled"),
         ),
-        fix=f'If layers with a window were trained plain, nest: "rope_parameters": {{"{kind}": {{"rope_type": '
-        f'"default", ...}}, "full_attention": {{...}}}}.',
+        fix=f'If layers with a window were trained without scaling, nest: "rope_parameters": {{"{kind}": '
+        f'{{"rope_type": "default", ...}}, "full_attention": {{...}}}}.',
     )
 
 
 def _of_type(model: Model) -> None:
-    """Note what a model type does otherwise than all others."""
+    """Add warnings about model types that differ from all others."""
     if model.name in CLOCKWISE:
         model.warn(
             "clockwise",
             "model_type",
-            f"{model.name} rotates clockwise: as with all frequencies negated.",
+            f"{model.name} rotates clockwise, as if all frequencies were negated.",
             value=model.model_type,
-            allowed="any; this is said of the type, and no fault of the file",
+            allowed="any; this is a property of the type, not a fault of the file",
             meanings=(
                 ("q and k both clockwise", "the same scores as both counter-clockwise"),
-                ("one of the two only", "scores follow the sum of positions, and the model is lost"),
+                ("only one of the two", "scores depend on the sum of positions, and the model fails"),
             ),
-            fix="Nothing in the file. Do not mix cached keys of code that rotates the other way.",
+            fix="Nothing in the file. Do not mix in cached keys of code that rotates counter-clockwise.",
         )
     if model.name == "mistral_large4_text":
         model.warn(
             "learned",
             "model_type",
-            "mistral_large4 learns factors of its frequencies and of its queries; they stand in its weights alone.",
+            "mistral_large4 learns factors of its frequencies and of its queries, which are only in its weights.",
             value=model.model_type,
-            allowed="any; this is said of the type, and no fault of the file",
+            allowed="any; this is a property of the type, not a fault of the file",
             meanings=(("the file", "frequencies before training"), ("the weights", "factors of frequencies, queries")),
-            fix="Nothing in the file. Take the frequencies from the checkpoint.",
+            fix="Nothing in the file. Read the frequencies from the checkpoint.",
         )

@@ -1,4 +1,4 @@
-"""Keys about positions, at every level of a file: each is read, or says what is read, or is noted."""
+"""Check keys about positions at every level of a file, and warn about those that are not read and contradict others."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,28 +8,28 @@ from posenc.config.misplaced import Level, Read, label, report, warn
 from posenc.config.model import ConfigWarning, Model
 from posenc.config.models import LABELS, TYPES
 from posenc.config.scaling import LENGTH
-from posenc.config.spelling import Spelled, told
+from posenc.config.spelling import Spelled, summary
 
-# entries that many types write whether or not they have such layers
+# entries that many types write even without such layers
 _USUAL = {kinds.FULL, kinds.SLIDING, "hybrid", "hybrid_sliding"}
 _NEUTRAL = (None, 1, True)
-# whose rotation is by rows and columns of an image, and which write keys of a rotation that they may leave out
+# types that rotate by rows and columns of an image, and types that write keys of a rotation without need
 _ROTATES_BY_IMAGE = {"pixtral", "dinov3_vit"}
 _WRITES_ANYWAY = {"falcon"}
-# of a default configuration of transformers, whose code does not read it
+# values in a default configuration of transformers that its code does not read
 _WRITTEN = {("minimax_m3_vl_text", "rotary_dim"): 64}
 _STRETCHED = ("yarn", "llama3", "longrope")
-# whose outer part rotates by itself
+# types whose outer part has its own rotation
 _ROTATES_OUTSIDE = {"blt", "musicflamingo"}
 
 
 def note(model: Model, found: Spelled, read: Read) -> None:
-    """Add warnings of keys that nothing reads and that say something else than what is read.
+    """Add warnings about keys that are not read and contradict the values that are.
 
     Args:
         model: The model, which collects them.
         found: The parameters of the kind of layer.
-        read: What is read for it.
+        read: The values that are read for it.
     """
     _note_objects(model, found)
     _note_entries(model, found, read)
@@ -40,25 +40,27 @@ def note(model: Model, found: Spelled, read: Read) -> None:
 
 
 def of_unrotated(model: Model) -> list[ConfigWarning]:
-    """Return warnings of keys of a rotation in a model whose layers do not rotate."""
+    """Return warnings about keys of a rotation in a model whose layers do not rotate."""
     how = unrotated.kind(model)
     if how is not None and how.read is not None and model.model_type not in _ROTATES_BY_IMAGE | _WRITES_ANYWAY:
         for key in (*reads.SCALINGS, *reads.BASES, *reads.SHARES, *sorted(reads.INSIDE)):
-            if _says_something(value := model.fields.get(key)):
-                said = f"{key} is not read by {model.model_type}, which does not rotate: positions enter by {how.said}."
-                warn(model, key, said, value, "left out", f"Remove {key}, or correct model_type.")
+            if _scales(value := model.fields.get(key)):
+                text = (
+                    f"{key} is not read by {model.model_type}, which does not rotate: positions enter by {how.means}."
+                )
+                warn(model, key, text, value, "left out", f"Remove {key}, or correct model_type.")
     return model.warnings
 
 
 def of_stacks(fields: Mapping[str, Any], stacks: Mapping[str, Mapping[str, Any]]) -> list[ConfigWarning]:
-    """Return warnings of keys of a rotation that stand outside of the encoder and the decoder of a file."""
+    """Return warnings about keys of a rotation outside of the encoder and the decoder of a file."""
     model, inside = Model(dict(fields), fields.get("model_type")), " and ".join(stacks)
     for key in (*reads.SCALINGS, *reads.BASES, *reads.LOCAL_BASES, *reads.SHARES, *sorted(reads.INSIDE)):
         value = fields.get(key)
         parts = (part.get("text_config", part) for part in stacks.values())
-        if _says_something(value) and any(part.get(key) != value for part in parts):
-            said = f"{key} stands outside {inside}, where {model.model_type} does not read it."
-            warn(model, key, said, value, "left out", f"Move {key} into {inside} if it is meant, or remove it.")
+        if _scales(value) and any(part.get(key) != value for part in parts):
+            text = f"{key} is outside {inside}, where {model.model_type} does not read it."
+            warn(model, key, text, value, "left out", f"Move {key} into {inside} if it is right, or remove it.")
     return model.warnings
 
 
@@ -79,28 +81,28 @@ def _levels(model: Model, found: Spelled, read: Read) -> Iterator[Level]:
 
 
 def _note_objects(model: Model, found: Spelled) -> None:
-    """Note parameters that the type does not read, or that it reads in another form: flat, or by kind of layer."""
+    """Add warnings about parameters that the type does not read, or reads in another form: flat or by kind of layer."""
     for key in reads.SCALINGS:
-        if key not in reads.objects(model.name) and _says_something(model.fields.get(key)):
-            _warn_object(model, key, "nothing in them is read", f"Remove {key}.")
+        if key not in reads.objects(model.name) and _scales(model.fields.get(key)):
+            _warn_object(model, key, "nothing in it is read", f"Remove {key}.")
     if found.key == "top level" or model.name not in TYPES:
         return
     if found.nested and model.name not in reads.BY_KIND:
-        because = "it reads one object for all layers, takes its default rotation, or fails"
+        because = "it expects one object for all layers, and uses its default rotation or fails"
         _warn_object(model, found.key, because, f"Write one set of parameters into {found.key}.")
     if not found.nested and not reads.spreads(model.name, found.key) and found.around:
-        because = "it reads one entry for each kind of layer, and takes its defaults, or fails"
+        because = "it expects one entry for each kind of layer, and uses its defaults or fails"
         fix = f'Nest them: "{found.key}": {{"full_attention": {{...}}, "sliding_attention": {{...}}}}.'
         _warn_object(model, found.key, because, fix)
 
 
 def _warn_object(model: Model, key: str, because: str, fix: str) -> None:
-    said = f"{key} is not read by {model.name} in transformers as it stands: {because}."
-    warn(model, key, said, model.fields[key], "what the model type reads, or the key left out", fix)
+    text = f"{key} is not read by {model.name} in transformers in this form: {because}."
+    warn(model, key, text, model.fields[key], "the form that the model type reads, or the key left out", fix)
 
 
 def _note_entries(model: Model, found: Spelled, read: Read) -> None:
-    """Note an entry for a kind of layer that the model has not, and a kind that has no entry."""
+    """Add warnings about entries for kinds of layers that the model does not have, and kinds without an entry."""
     if not found.nested or (model.name in TYPES and model.name not in reads.BY_KIND):
         return
     labels = [label(model, kind) for kind in dict.fromkeys(read.listed)]
@@ -111,18 +113,18 @@ def _note_entries(model: Model, found: Spelled, read: Read) -> None:
             model.warn(
                 "kind_unread",
                 f"{found.key}.{name}",
-                f"{found.key} has an entry for {name}, which is no kind of layer of this model: {told(own)} is lost.",
+                f"{found.key} has an entry for {name}, but this model has no such layers: {summary(own)} is ignored.",
                 value=own,
                 allowed=f"an entry for {listed}",
                 meanings=((name, "not read"), *((kind, "read for its layers") for kind in labels[:4])),
-                fix=f"Rename the entry to the kind that is meant ({listed}), or remove it.",
+                fix=f"Rename the entry to the right kind ({listed}), or remove it.",
             )
     if found.left_out:
         missing, plain = label(model, read.kind), f"the default rotation with base {read.base:g}, which scales nothing"
         model.warn(
             "kind_missing",
             f"{found.key}.{missing}",
-            f"{found.key} has no entry for {missing}: {plain}, is taken.",
+            f"{found.key} has no entry for {missing}, so it has {plain}.",
             value=None,
             allowed="an object",
             meanings=(("left out", plain), (missing, "the parameters of these layers")),
@@ -134,7 +136,7 @@ def _note_entries(model: Model, found: Spelled, read: Read) -> None:
 
 
 def _instead(model: Model, found: Spelled, read: Read, level: Level, key: str, value: Any) -> str | None:
-    """Return what is read in place of a key, in words; None where it is read or says the same."""
+    """Describe the value that is read in place of a key; None if the key is read, or agrees."""
     if key in reads.BASES + reads.LOCAL_BASES:
         return _base(model, read, level, key, value)
     if key in reads.SHARES:
@@ -146,25 +148,25 @@ def _instead(model: Model, found: Spelled, read: Read, level: Level, key: str, v
         stretched = read.rope_type in _STRETCHED and value != read.original_max_len
         return f"the trained length is {read.original_max_len}" if stretched else None
     if key == "max_position_embeddings" and level.rank in ("outer", "own"):
-        return None if value == read.max_len else f"the longest text is {read.max_len or 'not in the file'}"
+        return None if value == read.max_len else f"the maximum length is {read.max_len or 'not in the file'}"
     if level.rank == "outer" and key in reads.SCALINGS:
         inner = found.around or {"rope_type": "default"}
         same = _plain(value, read).items() <= _plain(inner, read).items() if isinstance(value, dict) else not value
-        here = "nothing scales" if found.key == "top level" else f"{found.key} with {told(inner)} is read"
+        here = "nothing scales" if found.key == "top level" else f"{found.key} with {summary(inner)} is read"
         return None if same else here
     return _parameter(found, read, level, key, value)
 
 
 def _base(model: Model, read: Read, level: Level, key: str, value: Any) -> str | None:
-    """Compare a base with that of the layers which it speaks of: those with a window, or the others."""
-    sliding, others = ([k for k in read.listed if kinds.turns(k) and ("sliding" in k) is w] for w in (True, False))
+    """Compare a base with that of the layers that it is for: those with a window, or the others."""
+    sliding, others = ([k for k in read.listed if kinds.rotates(k) and ("sliding" in k) is w] for w in (True, False))
     own = "sliding" in read.kind
     if isinstance(value, dict) and level.rank != "own":
-        return "the base of each kind of layer stands in its parameters"
+        return "the base of each kind of layer is in its parameters"
     if level.rank != "own":
         if key in reads.LOCAL_BASES and not own and (sliding or model.name in reads.BY_KIND):
             return None
-        far = others or model.name in reads.BY_KIND  # a type with a base for each kind keeps this one for its others
+        far = others or model.name in reads.BY_KIND  # a type with a base for each kind uses this one for the others
         if key in reads.BASES and ((own and far) or label(model, read.kind) == "compress"):
             return None
     if isinstance(value, list) and len(value) >= len(read.listed):
@@ -176,7 +178,7 @@ def _base(model: Model, read: Read, level: Level, key: str, value: Any) -> str |
 def _share(model: Model, read: Read, level: Level, key: str, value: Any) -> str | None:
     known = TYPES.get(model.name)
     if known is not None and not known.reads_share and key == read.width.key:
-        return None  # noted as share_unread
+        return None  # `widths` warns as share_unread
     if known is not None and not known.reads_share and key == "partial_rotary_factor" and level.rank == "own":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -184,7 +186,7 @@ def _share(model: Model, read: Read, level: Level, key: str, value: Any) -> str 
     if read.rope_type == "proportional":
         return None if value == read.width.share else f"a share of {read.width.share:g} rotates"
     whole = read.width.side == "last" and value == 1
-    stated = model.fields.get("head_dim")  # Dots 3 has a share of this and not of the latent head
+    stated = model.fields.get("head_dim")  # in Dots 3 the share refers to this width, not to the latent head
     heads = {read.width.head_dim, stated if isinstance(stated, int) else 0}
     same = whole or any(int(head * value) == read.width.rotary_dim for head in heads)
     return None if same else _rotated(read)
@@ -195,7 +197,7 @@ def _rotated(read: Read) -> str:
 
 
 def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -> str | None:
-    """Judge a parameter of the rotation: outside of its object, next to entries, or of another type of rotation."""
+    """Check a parameter of the rotation: outside of its object, next to entries, or of another rope_type."""
     scales = f"rope_type {read.rope_type}" + ("" if read.rope_type != "default" else ", which scales nothing,")
     if level.rank == "own":
         known = reads.PARAMETERS.get(read.rope_type)
@@ -217,8 +219,8 @@ def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -
     return f"{scales} is read" if mine is None or key == "rope_type" else f"{key} is {values.short(mine)}"
 
 
-def _says_something(value: Any) -> bool:
-    """Return whether parameters say more than that the rotation is the plain one."""
+def _scales(value: Any) -> bool:
+    """Return whether parameters differ from those of the plain rotation."""
     if not isinstance(value, dict):
         return bool(value)
     plain = {"rope_type": "default", "type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
@@ -226,7 +228,7 @@ def _says_something(value: Any) -> bool:
 
 
 def _plain(own: Mapping[str, Any], read: Read) -> dict[str, Any]:
-    """Return parameters in one spelling, without those that say what is read anyway."""
+    """Return parameters in one spelling, without those that have the default values."""
     out = {"rope_type" if key == "type" else key: value for key, value in own.items() if value is not None}
     if out.get("rope_type") in (None, "mrope"):
         out["rope_type"] = "default"

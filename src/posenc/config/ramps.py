@@ -1,4 +1,4 @@
-"""What is odd in how frequencies are stretched: ramps, and lengths that the scaling does not go with."""
+"""Warnings about scalings: reversed ramps, and lengths that do not match."""
 
 from typing import Any
 
@@ -13,15 +13,15 @@ def note(model: Model, found: Spelled, name: str, scaled: Scaling, max_len: int 
     Args:
         model: The model, which collects them.
         found: The parameters of the kind of layer.
-        name: The type of the rotation, in the words of transformers 5.
-        scaled: What was read of the scaling.
-        max_len: The longest text that the file allows.
+        name: The type of the rotation, as named in transformers 5.
+        scaled: The scaling.
+        max_len: The maximum length in the file.
     """
     if name == "yarn":
         _betas(model, scaled.parameters["beta_fast"], scaled.parameters["beta_slow"])
         _truncate(model, found)
     if name == "llama3":
-        _turns(model, scaled.parameters["low_freq_factor"], scaled.parameters["high_freq_factor"])
+        _freq_factors(model, scaled.parameters["low_freq_factor"], scaled.parameters["high_freq_factor"])
     if name == "dynamic":
         _dynamic(model, found.own.get(LENGTH, model.fields.get(LENGTH)), max_len)
     if name == "default" and max_len is not None and (length := scaled.original_max_len or max_len) < max_len:
@@ -29,18 +29,18 @@ def note(model: Model, found: Spelled, name: str, scaled: Scaling, max_len: int 
 
 
 def _betas(model: Model, fast: float, slow: float) -> None:
-    """Note a ramp of YaRN that has no width or runs the wrong way."""
+    """Add a warning about a ramp of YaRN that is empty or reversed."""
     if fast > slow:
         return
     high, low = (f"{slow:g}", f"{fast:g}") if fast < slow else ("32", "1")
     if fast < slow:
         code, does = "betas_swapped", "slow pairs stay as they are, and fast ones are divided by factor"
     else:
-        code, does = "betas_equal", "a step in the place of the ramp"
+        code, does = "betas_equal", "a step instead of a ramp"
     model.warn(
         code,
         "beta_fast",
-        f"beta_fast {fast:g} should be above beta_slow {slow:g}: the ramp is reversed.",
+        f"beta_fast {fast:g} should be above beta_slow {slow:g}: the ramp is {'reversed' if fast < slow else 'empty'}.",
         value={"beta_fast": fast, "beta_slow": slow},
         allowed=f"beta_fast above beta_slow, both above 0 and at most {MAX_FACTOR:g}",
         meanings=(
@@ -56,13 +56,13 @@ def _betas(model: Model, fast: float, slow: float) -> None:
 
 
 def _truncate(model: Model, found: Spelled) -> None:
-    """Note a flag that stands where it is not read."""
+    """Add a warning about a flag that is not read in its place."""
     if not found.nested or found.own.get("truncate") is None:
         return
     model.warn(
         "nested_truncate",
         "truncate",
-        "truncate has no effect here: it is read next to the kinds of layers only.",
+        "truncate has no effect here: it is only read next to the kinds of layers.",
         value=found.own["truncate"],
         allowed="true or false, next to the kinds of layers",
         meanings=(
@@ -73,8 +73,8 @@ def _truncate(model: Model, found: Spelled) -> None:
     )
 
 
-def _turns(model: Model, low: float, high: float) -> None:
-    """Note a ramp of Llama 3 that has no width or runs the wrong way."""
+def _freq_factors(model: Model, low: float, high: float) -> None:
+    """Add a warning about a ramp of Llama 3 that is empty or reversed."""
     if high > low:
         return
     below, above = (f"{high:g}", f"{low:g}") if high < low else ("1", "4")
@@ -100,24 +100,24 @@ def _turns(model: Model, low: float, high: float) -> None:
 
 
 def _dynamic(model: Model, length: Any, max_len: int | None) -> None:
-    """Note what is odd in dynamic NTK."""
+    """Add warnings about dynamic NTK."""
     model.warn(
         "dynamic_cache",
         "rope_type",
-        "dynamic NTK rotates old and new keys of a cache by different frequencies.",
+        "dynamic NTK rotates old and new keys of a cache with different frequencies.",
         value="dynamic",
-        allowed="a type whose frequencies do not follow the length of the text",
+        allowed="a type whose frequencies do not depend on the length of the text",
         meanings=(
             ("dynamic", "beyond max_position_embeddings each new token changes the base, and cached keys keep theirs"),
             ("yarn", "the same frequencies at every length, which cached keys share"),
         ),
-        fix="Keep texts within max_position_embeddings, do without a cache beyond, or use yarn.",
+        fix="Keep texts within max_position_embeddings, use no cache for longer texts, or use yarn.",
     )
     if length not in (None, max_len):
         model.warn(
             "original_unread",
             LENGTH,
-            f"dynamic NTK in transformers reads {max_len} as trained length.",
+            f"dynamic NTK in transformers reads {max_len} as the trained length.",
             value=length,
             allowed=f"{max_len}, which is max_position_embeddings, or left out",
             meanings=(
@@ -129,16 +129,19 @@ def _dynamic(model: Model, length: Any, max_len: int | None) -> None:
 
 
 def _unscaled(model: Model, length: int, max_len: int) -> None:
-    """Note texts beyond those of training, for which nothing is scaled."""
+    """Add a warning about texts longer than in training without a scaling."""
     model.warn(
         "unscaled",
         "max_position_embeddings",
-        f"max_position_embeddings {max_len} is above the trained length {length}, and nothing is scaled.",
+        f"max_position_embeddings {max_len} is above the trained length {length}, but nothing is scaled.",
         value=max_len,
         allowed=f"at most {length}, or a rope_type that scales",
         meanings=(
-            ("rope_type default", f"from position {length} on, slow pairs rotate by angles that training never saw"),
+            (
+                "rope_type default",
+                f"from position {length} on, slow pairs rotate by angles that did not occur in training",
+            ),
             (f"rope_type yarn, factor {max_len / length:g}", "slow pairs stay within the angles of training"),
         ),
-        fix=f"Write max_position_embeddings {length}, or the scaling that is meant.",
+        fix=f"Write max_position_embeddings {length}, or the right scaling.",
     )

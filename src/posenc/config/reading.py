@@ -1,7 +1,7 @@
-"""Reading a configuration as plain JSON values, within limits that no real one meets.
+"""Read a configuration as plain JSON values, within limits that no real one reaches.
 
-A file comes from a stranger. Nothing in it is executed, imported or fetched (`auto_map` names code and stays a
-string), and no number in it decides how much memory is taken.
+Files are not trusted. Nothing in them is executed, imported or fetched (`auto_map` names code but stays a string), and
+no number in them determines how much memory is allocated.
 """
 
 import json
@@ -17,16 +17,16 @@ _WEIGHTS = {".gguf": "GGUF", ".safetensors": "safetensors", ".bin": "a file of w
 MAX_DEPTH = 32
 MAX_STRING = 1 << 16
 MAX_KEY = 512
-MAX_NODES = 1 << 19  # what a file of MAX_BYTES can hold at most: a mapping may hold one list many times
+MAX_NODES = 1 << 19  # the most values in MAX_BYTES; a mapping in memory may contain one list many times
 _MAX_DIGITS = 64
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
 
 class Checked(Mapping[str, Any]):
-    """Fields that have passed the limits, so that whoever asks for each kind of layer reads a file once.
+    """Fields that have passed the limits, so that a caller who needs each kind of layer reads a file once.
 
-    They are handed on as they are and not copied, so they must not be changed.
+    They are passed on without a copy, so they must not be changed.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -49,13 +49,13 @@ def read(source: Source) -> dict[str, Any]:
     keys strings, as in a file.
 
     Args:
-        source: The path of a config.json, of a directory that holds one, or a mapping.
+        source: The path of a config.json, the path of a directory that contains one, or a mapping.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is larger than 1 MiB, deeper than 32, no JSON object, has NaN, Infinity, a key twice, a string
-            over 65,536 characters or a key over 512.
-        TypeError: The source is of another kind, or holds a value that JSON has not.
+        ValueError: It is larger than 1 MiB, is nested deeper than 32, is not a JSON object, or has NaN, Infinity, a
+            duplicate key, a string over 65,536 characters or a key over 512.
+        TypeError: The source has another type, or contains a value that JSON does not have.
 
     >>> read({"model_type": "llama", "head_dim": 128})
     {'model_type': 'llama', 'head_dim': 128}
@@ -67,7 +67,7 @@ def read(source: Source) -> dict[str, Any]:
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
             f"config.read: the source must be a path or a mapping; got {type(source).__name__}. "
-            f"Pass the path of a config.json, its directory, or what json.load returned."
+            f"Pass the path of a config.json or its directory, or the result of json.load."
         )
     path = Path(source)
     try:
@@ -83,30 +83,30 @@ def read(source: Source) -> dict[str, Any]:
 
 
 class _NoConfigurationError(ValueError):
-    """A file of another format, in which nothing is wrong."""
+    """The file has another format and may be correct."""
 
 
 def _file(folder: Path) -> Path:
-    """Return the configuration of a directory, or a GGUF file where it holds nothing else."""
+    """Return the configuration of a directory, or a GGUF file if it has no configuration."""
     path = folder / "config.json"
     return path if path.is_file() else next(iter(sorted(folder.glob("*.gguf"))), path)
 
 
 def _no_configuration(path: Path, format_: str) -> ValueError:
-    """Return the error of a file of weights: what to read in its place."""
-    said = f"config.read: {format_} is not read; got {short(str(path))}. "
+    """Return the error for a file of weights."""
+    message = f"config.read: {format_} is not supported; got {short(str(path))}. "
     if format_ == "GGUF":
-        said += "Pass the config.json of the model that it was converted from; llama.cpp's gguf-dump lists its keys."
+        message += "Pass the config.json of the model that it was converted from; llama.cpp's gguf-dump lists its keys."
     else:
-        said += "Pass the config.json that lies next to it."
-    return attach(_NoConfigurationError(said), About("elsewhere", "(file)", None, "a config.json"))
+        message += "Pass the config.json next to it."
+    return attach(_NoConfigurationError(message), About("elsewhere", "(file)", None, "a config.json"))
 
 
 def _bytes(path: Path) -> bytes:
-    """Return a regular file's content, of which no more than the limit is ever held."""
-    if not path.is_file():  # a pipe or a device would block or never end
+    """Return the content of a regular file, and read no more than the limit."""
+    if not path.is_file():  # a pipe or a device could block or never end
         raise FileNotFoundError(
-            f"config.read: there is no file {short(str(path))}. Pass a config.json or the directory that holds one."
+            f"config.read: there is no file {short(str(path))}. Pass a config.json or a directory that contains one."
         )
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
@@ -116,14 +116,14 @@ def _bytes(path: Path) -> bytes:
 
 
 def parse(data: bytes, name: str) -> object:
-    """Return what the JSON text means, refusing what JSON has not and what would be ambiguous.
+    """Parse JSON strictly: refuse values that JSON does not have, and ambiguous ones.
 
     Args:
-        data: The text in UTF-8, of no more than MAX_BYTES; whoever reads it sees to that.
-        name: What errors call it.
+        data: The text in UTF-8; the caller ensures that it has at most MAX_BYTES.
+        name: Its name in error messages.
 
     Raises:
-        ValueError: It is no JSON, or a key stands twice, a number is not finite or has too many digits.
+        ValueError: It is not JSON, a key is duplicated, or a number is not finite or has too many digits.
 
     >>> parse(b'{"rope_theta": 1e6}', "stdin")
     {'rope_theta': 1000000.0}
@@ -133,24 +133,26 @@ def parse(data: bytes, name: str) -> object:
             data.decode("utf-8"), parse_constant=_no_constant, parse_int=_int, object_pairs_hook=_no_duplicates
         )
     except RecursionError as error:
-        raise ValueError(f"config.read: {name} is nested deeper than {MAX_DEPTH}; no configuration is.") from error
+        raise ValueError(f"config.read: {name} is nested deeper than {MAX_DEPTH}, the limit.") from error
     except _RefusedError as error:
         raise attach(ValueError(f"config.read: {name} {error}"), about(error)) from None
-    except ValueError as error:  # of json and of utf-8
+    except ValueError as error:  # from json or from decoding
         raise ValueError(f"config.read: {name} is not JSON in UTF-8: {short(str(error))}.") from error
 
 
 class _RefusedError(ValueError):
-    """What is valid for Python's parser and not for this one."""
+    """The text is valid for Python's parser but not for this one."""
 
 
 def _no_constant(name: str) -> float:
-    raise _RefusedError(f"holds {name}, which is not JSON; got a number that is not finite. Remove the key.")
+    raise _RefusedError(f"has the number {name}, which is not JSON. Remove the key.")
 
 
 def _int(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
-        raise _RefusedError(f"holds an integer that is too long; got {len(digits)} digits. Correct the file.")
+        raise _RefusedError(
+            f"has an integer of {len(digits)} digits, above the limit of {_MAX_DIGITS}. Correct the file."
+        )
     return int(digits)
 
 
@@ -158,10 +160,10 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in pairs:
         if key in out:
-            error = _RefusedError(f"holds a key twice, and readers differ in which they take; got {short(key)} twice.")
+            error = _RefusedError(f"has the key {short(key)} twice, and programs differ in which one they read.")
             both = (
-                (f"the first, {short(out[key])}", "what some readers take"),
-                (f"the last, {short(value)}", "what Python's json takes, and so transformers"),
+                (f"the first, {short(out[key])}", "what some programs read"),
+                (f"the last, {short(value)}", "what Python's json reads, and so transformers"),
             )
             name = short(key)[1:-1]
             raise attach(error, About("key_twice", name, [out[key], value], "each key once", both, "Remove one."))
@@ -172,7 +174,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _plain(source: object) -> dict[str, Any]:
     """Return a copy made of dict, list, str, int, float, bool and None, checked against the limits."""
     if not isinstance(source, Mapping):
-        raise ValueError(f"config.read: a configuration is a JSON object at the top; got {type(source).__name__}.")
+        raise ValueError(f"config.read: a configuration must be a JSON object; got {type(source).__name__}.")
     left = [MAX_NODES]
     return {_key(key): _copy(value, 2, left) for key, value in _entries(source)}
 
@@ -180,7 +182,7 @@ def _plain(source: object) -> dict[str, Any]:
 def _copy(value: Any, depth: int, left: list[int]) -> Any:
     left[0] -= 1
     if left[0] < 0:
-        raise ValueError(f"config.read: the configuration holds more than {MAX_NODES} values; no model's does.")
+        raise ValueError(f"config.read: the configuration has more than {MAX_NODES} values, the limit.")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -191,19 +193,19 @@ def _copy(value: Any, depth: int, left: list[int]) -> Any:
         return int(value) if isinstance(value, int) else float(value)
     if not isinstance(value, Mapping | list | tuple):
         raise TypeError(
-            f"config.read: a configuration holds JSON values; got {short(type(value).__name__)}. Pass config.to_dict()."
+            f"config.read: values must be JSON values; got {short(type(value).__name__)}. Pass config.to_dict()."
         )
     if depth > MAX_DEPTH:
-        raise ValueError(f"config.read: the configuration is nested deeper than {MAX_DEPTH}; no model's is.")
+        raise ValueError(f"config.read: the configuration is nested deeper than {MAX_DEPTH}, the limit.")
     if isinstance(value, Mapping):
         return {_key(key): _copy(inner, depth + 1, left) for key, inner in _entries(value)}
     return [_copy(inner, depth + 1, left) for inner in value]
 
 
 def _entries(source: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """Return what a mapping holds, where integer keys have not become a key that is there already."""
+    """Return the entries of a mapping, whose keys must differ as strings."""
     if len({str(key) for key in source}) != len(source):
-        raise ValueError("config.read: two keys are the same as strings, which a file cannot hold. Remove one.")
+        raise ValueError("config.read: two keys are the same string, which a file cannot have. Remove one.")
     return list(source.items())
 
 
@@ -211,11 +213,11 @@ def _key(key: object) -> str:
     if not isinstance(key, str | int):
         raise TypeError(f"config.read: keys must be strings; got {short(key)}.")
     if len(name := str(key)) > MAX_KEY:
-        raise ValueError(f"config.read: keys have at most {MAX_KEY} characters; got {len(name)}.")
+        raise ValueError(f"config.read: keys must have at most {MAX_KEY} characters; got {len(name)}.")
     return name
 
 
 def _string(value: str) -> str:
     if len(value) > MAX_STRING:
-        raise ValueError(f"config.read: strings have at most {MAX_STRING} characters; got {len(value)}.")
+        raise ValueError(f"config.read: strings must have at most {MAX_STRING} characters; got {len(value)}.")
     return str(value)

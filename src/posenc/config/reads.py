@@ -1,8 +1,8 @@
-"""Which keys about positions each model type reads, and in which place, as transformers 5.23 does."""
+"""The keys about positions that each model type reads, and their places, as in transformers 5.23."""
 
 from posenc.config.models import FIXED_BASE, LATENT, LOCAL_BASE, ROTARY_DIM, TYPES
 
-# spellings of one number, wherever a file may hold them; those of layers with a window are apart
+# spellings of the base, in any place of a file; those for layers with a window follow
 BASES = (
     *("rope_theta", "rotary_emb_base", "rotary_embedding_base", "global_rope_theta", "rope_base", "rotary_base"),
     *("rope_global_base_freq", "rope_freq_base"),
@@ -15,45 +15,52 @@ SHARES = (
 WIDTHS = ("rotary_dim", "rotary_ndims", "rotary_emb_dim", "rope_dim", "qk_rope_head_dim")
 SCALINGS = ("rope_scaling", "rope_parameters")
 LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
-# the parameters that each type of rotation reads; all read rope_theta and the share
+# the parameters that each rope_type reads; all read rope_theta and the share
 PARAMETERS = {
     "default": set(),
     "linear": {"factor"},
     "dynamic": {"factor"},
-    "ntk_alpha": {"factor", "alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},  # Tencent writes them all
+    "ntk_alpha": {
+        "factor",
+        "alpha",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+    },  # Tencent writes all of them
     "proportional": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
     "yarn": {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
     "longrope": {"factor", "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale"},
 }
 OF_SCALING = set().union(*PARAMETERS.values())
-# parameters that do not depend on the length of the texts: they stay when others are replaced
+# parameters that do not depend on the length of texts: they stay when others are replaced
 KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
-# what belongs into the parameters of the rotation and is known by its name wherever it stands
+# parameters of the rotation whose names are unique, so they are recognised in any place
 INSIDE = (OF_SCALING - {"factor", "alpha", "mscale", "truncate"}) | {"rope_type", "mrope_section", "mrope_interleaved"}
-# other keys about positions that are read where they stand
+# other keys about positions that are read in their own place
 ELSEWHERE = {
     *("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval", "rope_scaling_layers", "rope_interleave"),
     *("position_embedding_type", "compress_rope_theta", "swa_qk_rope_head_dim", "use_mem_rope", "qk_nope_head_dim"),
     *("alibi", "rotary_value", "swa_qk_nope_head_dim", "relative_attention_num_buckets"),
     *("n_positions", "max_position_embeddings", "original_max_position_embeddings", "max_2d_position_embeddings"),
 }
-# whose modules read an entry of rope_parameters for each kind of layer; all others read one object for all layers
+# types that read an entry of rope_parameters for each kind of layer; all others read one object for all layers
 BY_KIND = {
     *("beam", "cohere_compass_text", "deepseek_v4", "diffusion_gemma_text", "dots3_note_text", "embedding_gemma2_text"),
     *("gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "laguna", "lfm3", "mellum", "mimo_v2_flash"),
     *("modernbert", "modernbert-decoder", "neomme", "olmo3", "step3p5", "t5gemma2_decoder", "t5gemma2_text"),
     *("ultrabert", "zaya"),
 }
-# of these, which spread one object over their kinds, and which do so where it is called rope_scaling
+# of these, types that also accept one object for all kinds, and types that do so if its key is rope_scaling
 _SPREADS = {"deepseek_v4", "dots3_note_text"}
 _SPREADS_OLD = {
     *("gemma3_text", "gemma3n_text", "modernbert", "modernbert-decoder", "olmo3", "step3p5", "t5gemma2_decoder"),
     *("t5gemma2_text", *_SPREADS),
 }
-# objects of parameters that have no effect
+# objects of parameters that types ignore
 _UNREAD_OBJECTS = {**dict.fromkeys((*FIXED_BASE, "esm"), SCALINGS), "cohere2_moe": ("rope_scaling",)}
-# which read base and share among the parameters only, and which do so where a file has no parameters
+# types that read base and share only among the parameters, and types that do so if a file has no parameters
 _INNER_ONLY = {
     *("beam", "cohere_compass_text", "diffusion_gemma_text", "embedding_gemma2_text", "gemma4_text"),
     *("gemma4_unified_text", "laguna", "mellum", "mimo_v2_flash", "zaya"),
@@ -74,12 +81,12 @@ _OWN_SHARE = {
 
 
 def objects(name: str) -> tuple[str, ...]:
-    """Return the objects of parameters that a type reads, the first before the second."""
+    """Return the keys of the objects of parameters that a type reads, in order of precedence."""
     return tuple(key for key in SCALINGS if key not in _UNREAD_OBJECTS.get(name, ()))
 
 
 def spreads(name: str, key: str) -> bool:
-    """Return whether one object under a key serves all kinds of layers of a type."""
+    """Return whether one object under a key applies to all kinds of layers of a type."""
     return name not in BY_KIND or name in (_SPREADS_OLD if key == "rope_scaling" else _SPREADS)
 
 
@@ -88,8 +95,8 @@ def base_keys(name: str, local: bool, filled: bool) -> tuple[str, ...]:
 
     Args:
         name: The type.
-        local: Whether layers with a window are meant.
-        filled: Whether the file holds parameters.
+        local: Whether the base is for layers with a window.
+        filled: Whether the file has parameters.
     """
     if name not in TYPES:
         return BASES[:4]

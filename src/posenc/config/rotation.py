@@ -1,4 +1,4 @@
-"""What a configuration says of the rotation in one kind of layer."""
+"""Read the rotation of one kind of layer from a configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,30 +16,30 @@ from posenc.config.widths import Side, widths
 
 @dataclass(frozen=True)
 class Rotary:
-    """What a configuration says of the rotation in one kind of layer; lengths in positions, widths in head dimensions.
+    """The rotation of one kind of layer in a configuration; lengths in positions, widths in head dimensions.
 
     Args:
-        model_type: The model's type; None where the file has none and the caller gave the pairing.
+        model_type: The model's type; None if the file has none and the caller passed the pairing.
         layer_type: The kind of layer.
         base: The file's rope_theta.
-        head_dim: Dimensions of a head; in multi-head latent attention those that stay and those that rotate.
-        rotary_dim: How many head dimensions rotate.
-        rotary_side: Which: "last" in multi-head latent attention.
-        pairing: Which head dimensions rotate together.
-        sections: Pairs of each axis of a position, time first; None where positions have one axis.
-        layout: Which pair reads which: "blocks", "interleaved" or "time_last", as `MRoPE` has them, or "doubled":
-            sections of the doubled table, by which the two lanes of a pair read different axes (HunYuan-VL).
-        rope_type: The type in the words of transformers 5; "ntk_alpha" is HunYuan's fixed stretch of the base.
-        factor: How many times longer the texts get; None where nothing is scaled.
-        original_max_len: The trained length, as far as the type or the file names one.
-        max_len: The longest text that the file allows.
-        parameters: The other parameters of the type, in the file's words, with defaults filled in.
-        window: How many positions a layer sees, as the file writes it (ModernBERT's counts both sides); None for all.
+        head_dim: Dimensions of a head; in multi-head latent attention both those that rotate and those that do not.
+        rotary_dim: The number of head dimensions that rotate.
+        rotary_side: Their side of the head: "last" in multi-head latent attention.
+        pairing: The pairing of head dimensions.
+        sections: Pairs of each axis of a position, time first; None if positions have one axis.
+        layout: The axis of each pair: "blocks", "interleaved" or "time_last" as in `MRoPE`, or "doubled" for sections
+            of the doubled table, by which the two dimensions of a pair read different axes (HunYuan-VL).
+        rope_type: The type as named in transformers 5; "ntk_alpha" is HunYuan's fixed scaling of the base.
+        factor: The factor by which texts get longer; None without scaling.
+        original_max_len: The trained length, if the type or the file gives it.
+        max_len: The maximum length in the file.
+        parameters: The other parameters of the type by their names in the file, with defaults filled in.
+        window: The number of positions that a layer sees, as in the file (ModernBERT counts both sides); None for all.
         scales_scores: Whether the model's attention multiplies all scores by the square of
             mscale(factor, mscale_all_dim), as DeepSeek's does.
-        clockwise: Whether the model's code rotates the other way round, as with all frequencies negated.
-        spelling: Under which key the parameters stood.
-        warnings: What is odd, though the model runs.
+        clockwise: Whether the model's code rotates clockwise, as if all frequencies were negated.
+        spelling: The key of the parameters in the file.
+        warnings: Problems with which the model still runs.
     """
 
     model_type: str | None
@@ -64,21 +64,22 @@ class Rotary:
 
 
 def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | None = None) -> Rotary:
-    """Return what a model's configuration says of the rotation in one kind of layer.
+    """Return the rotation of one kind of layer in a model's configuration.
 
-    Reads what transformers 5.23 reads, in old and new spellings, and takes its defaults. Two departures: what it
-    only logs, such as a factor below 1, is an error here, and an odd number of dimensions is not rounded up.
+    It reads the keys that transformers 5.23 reads, in old and new spellings, with its defaults. There are two
+    differences: problems that transformers only logs, such as a factor below 1, are errors here, and an odd number of
+    dimensions is not rounded up.
 
     Args:
         source: A configuration, as for `read`.
-        layer_type: The kind of layer, as in `layer_types`; None takes full attention, or the first kind that rotates,
-            where all kinds share their parameters.
-        pairing: Which head dimensions rotate together; None takes what the model type does.
+        layer_type: The kind of layer, as in `layer_types`. None stands for full attention, or for the first kind that
+            rotates, if all kinds share their parameters.
+        pairing: The pairing of head dimensions; None for that of the model type.
 
     Raises:
-        ValueError: The model type is unknown and there is no pairing, the kind does not rotate or must be named, or a
+        ValueError: The model type is unknown and no pairing is given, the kind does not rotate or must be given, or a
             value is missing or out of range.
-        TypeError: A value is of a wrong kind.
+        TypeError: A value has a wrong type.
 
     >>> llama = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "rope_theta": 5e5}
     >>> found = rotary(llama)
@@ -89,7 +90,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     if (other := unrotated.kind(model)) is not None:
         raise ValueError(
             f"config.rotary: {model.model_type} does not rotate by one position, so it has no pairing of dimensions; "
-            f"positions enter by {other.said}. posenc.PerLayer.from_config constructs what posenc has of it."
+            f"positions enter by {other.means}. Use posenc.PerLayer.from_config, if posenc has its encodings."
         )
     known = facts(model.model_type, pairing)
     listed = kinds.layers(model, unknown=24)
@@ -130,29 +131,29 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
 
 
 def _kind(model: Model, listed: list[str], layer_type: str | None) -> str:
-    """Return the kind that is asked for, or the only one that can be meant."""
+    """Return the requested kind of layer, or the default if it is unambiguous."""
     own = model.fields.get("rope_scaling") or model.fields.get("rope_parameters")
     nested = [key for key, value in own.items() if isinstance(value, dict)] if isinstance(own, dict) else []
-    turning = [kind for kind in dict.fromkeys(listed) if kinds.turns(kind)]
+    rotating = [kind for kind in dict.fromkeys(listed) if kinds.rotates(kind)]
     if layer_type is not None:
-        if layer_type in turning or layer_type in nested:
+        if layer_type in rotating or layer_type in nested:
             return layer_type
-        choice = ", ".join(values.short(kind) for kind in dict.fromkeys([*turning, *nested])) or "none"
+        choice = ", ".join(values.short(kind) for kind in dict.fromkeys([*rotating, *nested])) or "none"
         raise ValueError(
             f"{WHO}: layer_type must be a kind that rotates, here {choice[:200]}; got {values.short(layer_type)}."
         )
-    if not turning:
+    if not rotating:
         raise ValueError(f"{WHO}: no layer of this model rotates; got {', '.join(dict.fromkeys(listed))[:200]}.")
-    if len(turning) > 1 and (nested or model.name in spelling.FILLS_IN or patterns.UNSCALED in turning):
+    if len(rotating) > 1 and (nested or model.name in spelling.FILLS_IN or patterns.UNSCALED in rotating):
         raise ValueError(
             f"{WHO}: layer_type must be given, because kinds of layers rotate differently; got None. "
-            f"Pass one of {', '.join(map(values.short, turning))[:200]}."
+            f"Pass one of {', '.join(map(values.short, rotating))[:200]}."
         )
-    return kinds.FULL if kinds.FULL in turning else turning[0]
+    return kinds.FULL if kinds.FULL in rotating else rotating[0]
 
 
 def _pairing(model: Model, known: Facts, pairing: Pairing | None) -> Pairing:
-    """Return the caller's pairing, or the type's with the flag that some types read."""
+    """Return the caller's pairing, or the type's, which in some types depends on a flag."""
     if pairing is None and model.name in READS_INTERLEAVE and model.fields.get("rope_interleave") is not None:
         flag = values.flag(WHO, "rope_interleave", model.fields["rope_interleave"])
         return "interleaved" if flag else "half"

@@ -1,4 +1,4 @@
-"""The parameters of each type of scaling, checked, with what transformers 5.23 takes where they are missing."""
+"""Read and check the parameters of each type of scaling, with the defaults of transformers 5.23."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _LISTS = (
 
 @dataclass(frozen=True)
 class Scaling:
-    """How frequencies are stretched; lengths in positions."""
+    """A scaling of frequencies; lengths in positions."""
 
     factor: float | None = None
     original_max_len: int | None = None
@@ -33,25 +33,25 @@ def scaling(model: Model, found: Spelled, name: str, width: Widths, max_len: int
     Args:
         model: The model, which collects warnings.
         found: The parameters of the kind of layer.
-        name: The type, in the words of transformers 5.
-        width: How many head dimensions rotate, and the share that the file names.
-        max_len: The longest text that the file allows.
+        name: The type, as named in transformers 5.
+        width: The number of head dimensions that rotate, and the share in the file.
+        max_len: The maximum length in the file.
 
     Raises:
-        TypeError: A parameter is of a wrong kind.
-        ValueError: One is missing where there is no default, or out of range.
+        TypeError: A parameter has a wrong type.
+        ValueError: A parameter without a default is missing, or one is out of range.
     """
     own = found.own
     if own.get("attn_factor") is not None:
         model.warn(
             "attn_factor",
             "attn_factor",
-            "attn_factor is not read by transformers; attention_factor is.",
+            "transformers does not read attn_factor, but attention_factor.",
             value=own["attn_factor"],
             allowed=f"attention_factor, above 0 and at most {MAX_FACTOR:g}",
             meanings=(
-                ("attn_factor", "nothing in transformers; some older code of YaRN multiplies its own factor by it"),
-                ("attention_factor", "multiplies cos and sin, so that scores get its square, in place of the derived"),
+                ("attn_factor", "not read by transformers; some older YaRN code multiplies its own factor by it"),
+                ("attention_factor", "multiplies cos and sin, so scores get its square; replaces the derived factor"),
             ),
             fix="Rename it to attention_factor, with the whole factor; or remove it.",
         )
@@ -75,12 +75,12 @@ def scaling(model: Model, found: Spelled, name: str, width: Widths, max_len: int
 
 
 def _lengths(own: dict[str, Any], max_len: int) -> values.Meanings:
-    """Return what the trained length would mean as the longest text, and as that over the factor."""
-    said = [(f"{LENGTH} {max_len}", f"the model was trained on all {max_len} positions, and none is beyond")]
+    """Return the meanings of a trained length equal to the maximum length, and to that over the factor."""
+    found = [(f"{LENGTH} {max_len}", f"the model was trained on all {max_len} positions")]
     factor = own.get("factor")
     if isinstance(factor, int | float) and not isinstance(factor, bool) and 1 < factor <= MAX_FACTOR:
-        said.append((f"{LENGTH} {max_len / factor:g}", f"{max_len / factor:g} positions are stretched to {max_len}"))
-    return tuple(said)
+        found.append((f"{LENGTH} {max_len / factor:g}", f"{max_len / factor:g} positions are stretched to {max_len}"))
+    return tuple(found)
 
 
 def _needed(max_len: int | None) -> int:
@@ -108,7 +108,7 @@ def _number(own: dict[str, Any], key: str, low: float = 1.0, high: float = MAX_F
 
 
 def _original(model: Model, found: Spelled, max_len: int | None) -> int:
-    """Return the trained length: next to flat parameters first, then among them, then the longest text."""
+    """Return the trained length: next to flat parameters, else among the parameters, else the maximum length."""
     stated = None if found.nested else model.fields.get(LENGTH)
     stated = found.own.get(LENGTH) if stated is None else stated
     if stated is None:
@@ -116,17 +116,17 @@ def _original(model: Model, found: Spelled, max_len: int | None) -> int:
         model.warn(
             "original_missing",
             LENGTH,
-            f"{LENGTH} is missing; max_position_embeddings {max_len} is taken instead.",
+            f"{LENGTH} is missing; max_position_embeddings {max_len} is used instead.",
             value=None,
             allowed=f"from 2 to {max_len}",
             meanings=_lengths(found.own, stated),
-            fix=f"Write {LENGTH}: the length of the texts that the model was trained on before it was stretched.",
+            fix=f"Write {LENGTH}, the length of the training texts before the context was extended.",
         )
     elif stated == max_len:
         model.warn(
             "original_is_max",
             LENGTH,
-            f"{LENGTH} equals max_position_embeddings: nothing is longer.",
+            f"{LENGTH} equals max_position_embeddings, so no text is longer than in training.",
             value=stated,
             allowed="below max_position_embeddings",
             meanings=_lengths(found.own, stated),
@@ -136,16 +136,16 @@ def _original(model: Model, found: Spelled, max_len: int | None) -> int:
 
 
 def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: int | None) -> float:
-    """Return the stated factor, or how many times longer the longest text is than the trained length."""
+    """Return the factor in the file, or the maximum length over the trained length."""
     if own.get("factor") is not None or name == "llama3":
         factor = _number(own, "factor")
-        counts_tokens = not has_axes(model, own)  # with M-RoPE positions grow slower than the text
+        counts_tokens = not has_axes(model, own)  # with M-RoPE, positions grow more slowly than the text
         if name == "yarn" and counts_tokens and max_len is not None and max_len not in (length, factor * length):
             whole = f"{max_len / length:g}"
             model.warn(
                 "factor_differs",
                 "factor",
-                f"factor {factor:g} is taken, which {max_len} / {length} is not.",
+                f"factor {factor:g} is used, but the maximum over the trained length is {max_len} / {length}.",
                 value=factor,
                 allowed=f"{whole}, which is max_position_embeddings over the trained length",
                 meanings=(
@@ -159,14 +159,14 @@ def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: 
         model.warn(
             "factor_missing",
             "factor",
-            "factor is missing; max_position_embeddings over the original is taken.",
+            "factor is missing; max_position_embeddings over the trained length is used.",
             value=None,
             allowed=f"at least 1 and at most {MAX_FACTOR:g}",
             meanings=(("left out", f"{_needed(max_len) / length:g} here; other programs may refuse the file"),),
-            fix=f'Write "factor": {_needed(max_len) / length:g} into the file, if that is meant.',
+            fix=f'Write "factor": {_needed(max_len) / length:g} into the file, if that is right.',
         )
     ratio = _needed(max_len) / length
-    return values.number(WHO, "max_position_embeddings over the original", ratio, low=1.0, high=MAX_FACTOR)
+    return values.number(WHO, "max_position_embeddings over the trained length", ratio, low=1.0, high=MAX_FACTOR)
 
 
 def _yarn(model: Model, found: Spelled, width: Widths) -> dict[str, Any]:
@@ -197,11 +197,11 @@ def _longrope(model: Model, found: Spelled, width: Widths) -> dict[str, Any]:
             model.warn(
                 "list_missing",
                 key,
-                f"{key} is missing, which lengths may need.",
+                f"{key} is missing, but some lengths need it.",
                 value=None,
                 allowed=f"a list of {n_pairs} numbers",
                 meanings=_LISTS,
-                fix=f"Add {key}, one number a pair; a list of ones leaves those lengths unscaled.",
+                fix=f"Add {key}, one number for each pair; a list of ones leaves those lengths unscaled.",
             )
             continue
         listed = values.sequence(WHO, key, found.own[key], longest=4096)
@@ -214,17 +214,17 @@ def _longrope(model: Model, found: Spelled, width: Widths) -> dict[str, Any]:
         model.warn(
             "long_unread",
             "long_factor",
-            "PhiMoE in transformers 5.23 takes short_factor at every length.",
+            "PhiMoE in transformers 5.23 uses short_factor at every length.",
             value=None if found.own.get("long_factor") is None else list(out.get("long_factor", ())),
             allowed="a list, read by programs other than transformers",
             meanings=_LISTS,
-            fix="Nothing in the file is wrong; know that texts beyond the trained length differ between programs.",
+            fix="The file is correct, but programs differ for texts beyond the trained length.",
         )
     return {**out, **_gain(found.own)}
 
 
 def _lists(model: Model, width: Widths, n_pairs: int, lengths: dict[str, int]) -> None:
-    """Note lists of another length than the pairs, and the key that is missing where both imply one width."""
+    """Add warnings about lists whose length is not the number of pairs, and the key that would explain it."""
     fits = implied(model, width, next(iter(lengths.values()), 0)) if len(set(lengths.values())) == 1 else None
     if fits is not None:
         (n, *_), (key, _, value) = lengths.values(), fits.partition(": ")
@@ -232,14 +232,14 @@ def _lists(model: Model, width: Widths, n_pairs: int, lengths: dict[str, int]) -
         model.warn(
             "width_implied",
             key,
-            f"{' and '.join(lengths)} have {n} entries, one a pair, and {n_pairs} pairs rotate: {fits} {wrong}.",
+            f"{' and '.join(lengths)} have {n} entries, but {n_pairs} pairs rotate: {fits} {wrong}.",
             value=model.fields.get(key),
             allowed=f"{value}, with lists of this length",
             meanings=(
                 (f"{n} entries", f"{2 * n} head dimensions would rotate"),
-                (fits, f"{n} pairs rotate, as the lists have it"),
+                (fits, f"{n} pairs rotate, one for each entry"),
             ),
-            fix=f"Write {fits}, or take lists of {n_pairs} entries.",
+            fix=f"Write {fits}, or lists of {n_pairs} entries.",
         )
         return
     for key, n in lengths.items():
@@ -247,19 +247,19 @@ def _lists(model: Model, width: Widths, n_pairs: int, lengths: dict[str, int]) -
             model.warn(
                 "list_length",
                 key,
-                f"{key} must have {n_pairs} entries, one a pair, not {n}.",
+                f"{key} must have {n_pairs} entries, one for each pair, not {n}.",
                 value=n,
                 allowed=f"{n_pairs} entries",
                 meanings=(
-                    (f"{n_pairs} entries", "one a pair of head dimensions that rotate"),
+                    (f"{n_pairs} entries", "one for each pair of head dimensions that rotates"),
                     (f"{n} entries", f"{2 * n} head dimensions would rotate"),
                 ),
-                fix="Take the list of this model, or correct head_dim and the part that rotates.",
+                fix="Write the list of this model, or correct head_dim and the part that rotates.",
             )
 
 
 def _gain(own: dict[str, Any]) -> dict[str, float]:
-    """Return the attention factor, if the file states it."""
+    """Return the attention factor, if the file has one."""
     if own.get("attention_factor") is None:
         return {}
     return {"attention_factor": _number(own, "attention_factor", 0.0, MAX_FACTOR, True)}

@@ -1,4 +1,4 @@
-"""Where a configuration says how its layers rotate: old and new spellings, flat or nested by kind of layer."""
+"""Find the rotary parameters in a configuration, in old and new spellings, flat or nested by kind of layer."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,23 +12,23 @@ Spelling = Literal["rope_parameters", "rope_scaling", "top level"]
 SCALED = ("linear", "dynamic", "yarn", "longrope", "llama3")
 KNOWN = ("default", *SCALED, "proportional", "ntk_alpha")
 MAX_BASE = 1e12
-# what each type does, in a few words
+# short descriptions of the types
 MEANINGS = {
     "default": "nothing is scaled",
     "linear": "all frequencies are divided by factor",
     "dynamic": "the base grows with the text, once it is longer than max_position_embeddings",
-    "yarn": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the pair's number",
-    "llama3": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the turns",
-    "longrope": "each pair is divided by its own factor, by one list up to the trained length and another beyond",
-    "proportional": "a share of the pairs rotates, spread as if all did",
+    "yarn": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the pair's index",
+    "llama3": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in frequency",
+    "longrope": "each pair is divided by its own factor, from one list up to the trained length and another beyond",
+    "proportional": "a share of the pairs rotates, with the frequencies of a rotation of all pairs",
 }
 
 
 @dataclass(frozen=True)
 class Spelled:
-    """What a file says of one kind of layer: the parameters themselves, and those around them where they are nested.
+    """The parameters of one kind of layer in a file: its own, and those around them if they are nested.
 
-    `left_out` says that other kinds of layers have an entry and this one has none.
+    `left_out` is True if other kinds of layers have an entry and this one has none.
     """
 
     own: dict[str, Any]
@@ -42,8 +42,8 @@ def spelled(model: Model, kind: str) -> Spelled:
     """Return the parameters of a kind of layer.
 
     Raises:
-        TypeError: They are no object.
-        ValueError: There are none for this kind, or none where transformers would fill in a scaling of its own.
+        TypeError: They are not an object.
+        ValueError: There are none for this kind, or none for a type that has its own default scaling.
     """
     seen = reads.objects(model.name)
     old, new = (model.fields.get(key) if key in seen else None for key in reads.SCALINGS)
@@ -51,17 +51,17 @@ def spelled(model: Model, kind: str) -> Spelled:
         model.warn(
             "two_spellings",
             "rope_scaling",
-            "rope_scaling and rope_parameters differ; the former is taken.",
+            "rope_scaling and rope_parameters differ; rope_scaling is used.",
             value={"rope_scaling": old, "rope_parameters": new},
             allowed="one of the two, or both alike",
-            meanings=(("rope_scaling", f"{told(old)}, which is taken"), ("rope_parameters", told(new))),
-            fix="Remove the one that is not meant; transformers 5 writes rope_parameters alone.",
+            meanings=(("rope_scaling", f"{summary(old)}, which is used"), ("rope_parameters", summary(new))),
+            fix="Remove the wrong one; transformers 5 writes only rope_parameters.",
         )
     key: Spelling = "rope_scaling" if old else "rope_parameters" if new else "top level"
     around = values.mapping(WHO, key, old or new or {})
     if not around and model.name in OWN_SCALING:
         raise values.missing(
-            f"{WHO}: rope_parameters is missing, and for {model.name} transformers fills in a scaling of its own; "
+            f"{WHO}: rope_parameters is missing, and transformers has its own default scaling for {model.name}; "
             f"got None. Write the parameters into the file.",
             "rope_parameters",
             None,
@@ -73,14 +73,14 @@ def spelled(model: Model, kind: str) -> Spelled:
         return Spelled({name: around[name] for name in ("rope_theta",) if name in around}, around, key, False)
     if not nested:
         if around and model.name in FILLS_IN and not reads.spreads(model.name, key):
-            return Spelled({}, around, key, False, left_out=True)  # transformers takes its defaults; noted as unread
+            return Spelled({}, around, key, False, left_out=True)  # transformers uses its defaults; `places` warns
         full_only = model.name in SCALES_FULL_ONLY and kind == kinds.SLIDING
         return Spelled({} if full_only else around, around, key, False)
     label = LABELS.get(model.name, {}).get(kind, kind)
     if label not in around and model.name not in FILLS_IN:
         inner = [values.short(name) for name, value in around.items() if isinstance(value, dict)][:8]
         raise values.missing(
-            f"{WHO}: {key} must have an entry for each kind of layer; got {', '.join(inner)} and none for {kind}. "
+            f"{WHO}: {key} must have an entry for each kind of layer; got {', '.join(inner)} but none for {kind}. "
             f"Pass one of these as layer_type, or add the entry.",
             f"{key}.{values.short(label)[1:-1]}",
             None,
@@ -92,64 +92,64 @@ def spelled(model: Model, kind: str) -> Spelled:
 
 
 def rope_type(model: Model, own: dict[str, Any]) -> str:
-    """Return the type of the rotation in the words of transformers 5; one that is unknown stays, with a warning.
+    """Return the type of the rotation as named in transformers 5; an unknown one stays, with a warning.
 
     Raises:
-        TypeError: It is no string.
+        TypeError: It is not a string.
     """
     name = own.get("rope_type")
     name = own.get("type") if name is None else name
     name = "default" if name is None else values.text(WHO, "rope_type", name)
     if name == "su" or (name == "yarn" and model.name in ("phi3", "phi4_multimodal")):
-        return "longrope"  # names of Phi-3 before the paper had one
+        return "longrope"  # Phi-3's names from before the paper
     if name == "mrope":
         return "default"
     if name == "dynamic" and own.get("alpha") and model.name.startswith("hunyuan"):
-        return "ntk_alpha"  # a fixed stretch of the base, whatever the name says
+        return "ntk_alpha"  # a fixed scaling of the base, in spite of the name
     if name not in KNOWN:
         near = get_close_matches(name[:64].lower(), MEANINGS, n=1) or ["default"]
         model.warn(
             "unknown_type",
             "rope_type",
-            f"rope_type {values.short(name)} is unknown: it has no frequencies.",
+            f"rope_type {values.short(name)} is unknown, so its frequencies are unknown.",
             value=name,
             allowed=", ".join(MEANINGS),
             meanings=tuple(MEANINGS.items()),
-            fix=f"Write the type that is meant ({near[0]} is the nearest), or compute the frequencies by other means.",
+            fix=f"Write the right type ({near[0]} is the nearest), or compute the frequencies by other means.",
         )
     return name
 
 
-def told(own: Any) -> str:
-    """Return what parameters say in one line, as far as they are short."""
+def summary(own: Any) -> str:
+    """Return parameters in one short line."""
     if not isinstance(own, dict):
         return values.short(own)
-    said = [f"{values.short(key)[1:-1]} {values.short(value)}" for key, value in list(own.items())[:6]]
-    return ", ".join(said) + (", ..." if len(own) > 6 else "")
+    parts = [f"{values.short(key)[1:-1]} {values.short(value)}" for key, value in list(own.items())[:6]]
+    return ", ".join(parts) + (", ..." if len(own) > 6 else "")
 
 
 def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str]) -> float:
-    """Return the base, in the file's own words rope_theta.
+    """Return the base, rope_theta in most files.
 
     Args:
         model: The model.
         found: The parameters of the kind.
         kind: The kind of layer.
-        facts: What is taken where the file is silent.
-        listed: The kind of each layer, for files that give a base to each.
+        facts: The defaults of the model type.
+        listed: The kind of each layer, for files with a base for each layer.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is not above 1 and at most 1e12, or differs among layers of a kind.
+        TypeError: It is not a number.
+        ValueError: It is not above 1 and at most 1e12, or differs between layers of a kind.
     """
     if (each := kinds.thetas(model, len(listed))) is not None:
         own = {theta for theta, name in zip(each, listed, strict=True) if name == kind}
         if len(own) > 1:
             raise values.out_of_range(
-                f"{WHO}: layer_rope_theta must agree among layers of {kind}; got {len(own)} bases.",
+                f"{WHO}: layer_rope_theta must agree among layers of {kind}; got {len(own)} bases. Correct the file.",
                 "layer_rope_theta",
                 each,
-                f"one base for all layers of {kind}, and 0 where there is no rotation",
+                f"one base for all layers of {kind}, and 0 for layers without rotation",
             )
         if own:
             return _checked("layer_rope_theta", own.pop())
@@ -166,14 +166,14 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
         model.warn(
             "theta_missing",
             keys[0],
-            f"{keys[0]} is missing; {default:g} is taken.",
+            f"{keys[0]} is missing; {default:g} is used.",
             value=None,
             allowed=f"above 1 and at most {MAX_BASE:g}",
             meanings=(
-                ("left out", f"the base is {default:g}, as transformers takes; other programs take 10000"),
+                ("left out", f"the base is {default:g}, the default of transformers; other programs use 10000"),
                 *((key, "the base of the frequencies") for key in keys),
             ),
-            fix=f'Write "{keys[0]}": {default:.1f} into the file, or what the model was trained with.',
+            fix=f'Write "{keys[0]}": {default:.1f} into the file, or the base of the training.',
         )
     return default
 

@@ -1,9 +1,9 @@
-"""Facts about the model types of transformers 5.23 that turn queries and keys by one position, a row a type.
+"""Facts about the model types of transformers 5.23 that rotate queries and keys by one position, one row for each type.
 
-Read type by type from its modelling code; towers that turn by two axes of an image are not here. A row holds the
-type, h (half) or i (interleaved), the base, the share of a head's lanes that turns, and hidden_size,
-num_attention_heads, head_dim and max_position_embeddings as they are where a configuration leaves them out. A share
-of "-" means that the type turns all lanes, whatever the file says; any other "-" that there is no such default.
+They were read from each type's modelling code. Vision towers that rotate by two axes of an image are not listed. A row
+has the type, h (half) or i (interleaved), the base, the share of a head's dimensions that rotate, and the defaults of
+hidden_size, num_attention_heads, head_dim and max_position_embeddings. A share of "-" means that the type always
+rotates all dimensions; any other "-" means that there is no default.
 """
 
 ROWS = """\

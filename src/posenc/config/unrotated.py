@@ -1,4 +1,4 @@
-"""Models that do not rotate by one position: what brings positions in instead, by type, as transformers 5.23 has it."""
+"""Model types that do not rotate by one position, and their position encodings in transformers 5.23."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,19 +9,19 @@ from posenc.config import values
 from posenc.config.model import WHO, Model
 
 _MOST = 1 << 24
-_MOST_NUMBERS = 1 << 30  # of learned tables; the largest known have 1 << 25
+_MOST_NUMBERS = 1 << 30  # in learned tables; the largest known have 1 << 25
 
 
 @dataclass(frozen=True)
 class Way:
-    """What layers one after the other do with positions.
+    """The encoding of consecutive layers.
 
     Args:
-        part: "layers", or the stack that they are of: "encoder", "decoder", "stage 0".
-        count: How many they are.
-        encoding: Its name in the registry; an additive one works before the first layer.
-        options: What it is constructed with.
-        shared: Whether one learned table serves all of them.
+        part: "layers", or the stack of the layers: "encoder", "decoder", "stage 0".
+        count: The number of layers.
+        encoding: The encoding's name in the registry; an additive one applies before the first layer.
+        options: Its constructor arguments.
+        shared: Whether the layers share one learned table.
     """
 
     part: str
@@ -36,30 +36,30 @@ Reader = Callable[[Mapping[str, Any]], list[Way]]
 
 @dataclass(frozen=True)
 class Kind:
-    """How positions enter in a type, in words, and what reads it from a file; None where posenc has no encoding."""
+    """A description of how positions enter in a type, and its reader; None if posenc has no such encoding."""
 
-    said: str
+    means: str
     read: Reader | None
 
 
 def kind(model: Model) -> Kind | None:
-    """Return how positions enter, None where the type rotates by one position or is not known."""
+    """Return how positions enter, None if the type rotates by one position or is unknown."""
     name = model.model_type or ""
     rotates = name == "falcon" and model.fields.get("alibi") is not True
     return None if rotates else KINDS.get(name)
 
 
 def ways(model: Model) -> list[Way] | None:
-    """Return what the layers of a model do, None where the type rotates by one position or is not known.
+    """Return the encodings of a model's layers, None if the type rotates by one position or is unknown.
 
     Raises:
-        ValueError: A size is missing or beyond what any model has, or posenc has no encoding of what the type does.
-        TypeError: A size is no integer.
+        ValueError: A size is missing or larger than in any model, or posenc does not have the encoding of the type.
+        TypeError: A size is not an integer.
     """
     if (found := kind(model)) is None:
         return None
     if found.read is None:
-        raise values.elsewhere(f"{WHO}: positions of {model.model_type} enter by {found.said}.", model.model_type)
+        raise values.elsewhere(f"{WHO}: positions of {model.model_type} enter by {found.means}.", model.model_type)
     read = found.read(model.fields)
     for way in read:
         _check_table(way)
@@ -67,7 +67,7 @@ def ways(model: Model) -> list[Way] | None:
 
 
 def _check_table(way: Way) -> None:
-    """Raise where tables would take more than any model's: an untrusted file may not ask for all memory there is."""
+    """Raise an error for tables larger than in any model, since a file must not be able to exhaust the memory."""
     keys = ("max_len", "d_model") if way.encoding == "learned" else ("n_buckets", "n_heads", "head_dim")
     sizes = {key: way.options[key] for key in keys if key in way.options}
     if not way.shared:
@@ -75,21 +75,21 @@ def _check_table(way: Way) -> None:
     if math.prod(sizes.values()) > _MOST_NUMBERS:
         given = ", ".join(f"{key}={size}" for key, size in sizes.items())
         raise values.out_of_range(
-            f"{WHO}: learned tables of {way.encoding} must hold at most {_MOST_NUMBERS:,} numbers; got {given}. "
+            f"{WHO}: learned tables of {way.encoding} must have at most {_MOST_NUMBERS:,} numbers; got {given}. "
             "Correct the file.",
             *(next(iter(sizes)), next(iter(sizes.values())), f"tables of at most {_MOST_NUMBERS:,} numbers"),
         )
 
 
 def _whole(fields: Mapping[str, Any], *keys: str, default: int | None = None, high: int = _MOST) -> int:
-    """Return a whole number under the first of several names that is there."""
+    """Return an integer under the first of several keys that is present."""
     for key in keys:
         if fields.get(key) is not None:
             return values.integer(WHO, key, fields[key], high=high)
     if default is not None:
         return default
     raise values.missing(
-        f"{WHO}: {keys[0]} must stand in the file, because positions of this model type depend on it; it is missing. "
+        f"{WHO}: {keys[0]} is missing, and the position encoding of this model type depends on it; got None. "
         f"Add {keys[0]}.",
         keys[0],
         None,
@@ -136,8 +136,8 @@ def _t5(fields: Mapping[str, Any]) -> list[Way]:
 
 
 def _deberta(fields: Mapping[str, Any]) -> list[Way]:
-    said = fields.get("pos_att_type") or []
-    given = said.split("|") if isinstance(said, str) else values.sequence(WHO, "pos_att_type", said, longest=3)
+    stated = fields.get("pos_att_type") or []
+    given = stated.split("|") if isinstance(stated, str) else values.sequence(WHO, "pos_att_type", stated, longest=3)
     words = [str(word).strip().lower() for word in given]
     terms = tuple(term for term in ("c2p", "p2c") if term in words)
     if not fields.get("relative_attention") or not terms:
@@ -163,7 +163,7 @@ def _swin(fields: Mapping[str, Any]) -> list[Way]:
     depths, heads = (values.sequence(WHO, key, fields.get(key), longest=64) for key in ("depths", "num_heads"))
     if len(depths) != len(heads):
         raise ValueError(
-            f"{WHO}: depths and num_heads must be equally long, one entry a stage; got {len(depths)} and "
+            f"{WHO}: depths and num_heads must both have one entry for each stage; got {len(depths)} and "
             f"{len(heads)}. Correct the file."
         )
     found = []
@@ -181,8 +181,8 @@ def _table(offset: int = 0, padded: bool = False) -> Callable[[Mapping[str, Any]
     """Return a reader of a learned table.
 
     Args:
-        offset: Rows before that of position 0.
-        padded: Whether those are counted by max_position_embeddings, and reach to that of the padding token.
+        offset: The number of rows before position 0.
+        padded: Whether max_position_embeddings includes these rows, which end with that of the padding token.
     """
 
     def read(fields: Mapping[str, Any]) -> list[Way]:
@@ -197,7 +197,7 @@ def _table(offset: int = 0, padded: bool = False) -> Callable[[Mapping[str, Any]
 
 def _vit(fields: Mapping[str, Any]) -> list[Way]:
     side = _whole(fields, "image_size", default=224) // _whole(fields, "patch_size", default=16)
-    first = 2 if fields.get("model_type") == "deit" else 1  # tokens before those of patches
+    first = 2 if fields.get("model_type") == "deit" else 1  # tokens before the patches
     options = {"d_model": _whole(fields, "hidden_size"), "max_len": side**2 + first}
     return [Way("layers", _depth(fields), "learned", options)]
 
@@ -218,22 +218,22 @@ def _pixtral(fields: Mapping[str, Any]) -> list[Way]:
 
 def _dinov3(fields: Mapping[str, Any]) -> list[Way]:
     head_dim, base = _head_dim(fields), _base(fields, 100.0)
-    turns = [math.tau * base ** (-4 * k / head_dim) for k in range(head_dim // 4)]  # a picture is from -1 to 1
-    return [Way("layers", _depth(fields), "axial_rope", {"head_dim": head_dim, "inv_freq": turns})]
+    inv_freq = [math.tau * base ** (-4 * k / head_dim) for k in range(head_dim // 4)]  # an image spans -1 to 1
+    return [Way("layers", _depth(fields), "axial_rope", {"head_dim": head_dim, "inv_freq": inv_freq})]
 
 
 _ALIBI, _T5 = Kind("ALiBi", _alibi), Kind("T5's buckets of distances", _t5)
 _LEARNED, _NONE = "a learned table", Kind("no encoding: its layers have none", _none)
-_TURNS = "a rotation by rows and columns of a picture (posenc.AxialRoPE)"
+_AXIAL = "a rotation by rows and columns of an image (posenc.AxialRoPE)"
 _VALUES = Kind(
-    "a rotation of values as well as of queries and keys, which no encoding does. Construct posenc.RoPE, and rotate "
-    "values by its rotate_k",
+    "a rotation of values as well as of queries and keys, which no encoding of posenc does. Construct posenc.RoPE, and "
+    "rotate values by its rotate_k",
     None,
 )
 KINDS: dict[str, Kind] = {
     "bloom": _ALIBI,
-    "mpt": _ALIBI,  # transformers leaves attn_config's alibi and alibi_bias_max unread
-    "falcon": Kind("ALiBi", _falcon),  # where its alibi is true
+    "mpt": _ALIBI,  # transformers ignores alibi and alibi_bias_max of attn_config
+    "falcon": Kind("ALiBi", _falcon),  # only if its alibi is true
     **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), _T5),
     "deberta-v2": Kind("DeBERTa's products with tables of distances", _deberta),
     "swin": Kind("a learned table of distances in a window", _swin),
@@ -243,7 +243,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("biogpt", "opt"), Kind(_LEARNED, _table(offset=2))),
     **dict.fromkeys(("vit", "deit"), Kind(_LEARNED, _vit)),
     **dict.fromkeys(("jamba", "mamba", "mamba2", "falcon_mamba"), _NONE),
-    "pixtral": Kind(_TURNS, _pixtral),
-    "dinov3_vit": Kind(_TURNS, _dinov3),
+    "pixtral": Kind(_AXIAL, _pixtral),
+    "dinov3_vit": Kind(_AXIAL, _dinov3),
     "clvp_encoder": _VALUES,
 }

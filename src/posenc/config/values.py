@@ -1,26 +1,26 @@
-"""Values of a configuration: what was got in one short line, and checks of kind and range."""
+"""Check the types and ranges of values in a configuration, and print values in one short line."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-LONGEST = 10**12  # positions; no text is longer
+LONGEST = 10**12  # positions; more than any text has
 _Error = TypeVar("_Error", bound=Exception)
-Meanings = tuple[tuple[str, str], ...]  # ways to write something, and what each would mean
+Meanings = tuple[tuple[str, str], ...]  # alternatives for an entry, and the meaning of each
 
 
 @dataclass(frozen=True)
 class About:
-    """What a refusal is about, next to its message: what a program may want to know of it.
+    """The details of an error for programs, next to its message.
 
     Args:
         code: A short name of the kind of fault.
-        key: The key of the file, "" where it is the whole file.
-        value: What stands there, None where it is missing.
-        allowed: What may stand there, in words.
-        meanings: Ways to write it, and what each would mean.
-        fix: What to do, "" where the message says it all.
+        key: The key in the file, "" for the whole file.
+        value: The value of the key, None if it is missing.
+        allowed: A description of the allowed values.
+        meanings: Alternatives for the entry, and the meaning of each.
+        fix: The suggested change, "" if the message has it.
     """
 
     code: str
@@ -32,34 +32,34 @@ class About:
 
 
 def about(error: Exception) -> About:
-    """Return what an error is about, as far as it says so."""
+    """Return the details of an error; if it has none, only the code "refused"."""
     found = getattr(error, "about", None)
     return found if isinstance(found, About) else About("refused", "", None, "")
 
 
-def out_of_range(message: str, *said: Any, **more: Any) -> ValueError:
-    """Return an error of a value that no model can mean, or that does not agree with another; `said` as in `About`."""
-    return attach(ValueError(message), About("out_of_range", *said, **more))
+def out_of_range(message: str, *details: Any, **more: Any) -> ValueError:
+    """Return an error for a value that no model can have, or that contradicts another; `details` as in `About`."""
+    return attach(ValueError(message), About("out_of_range", *details, **more))
 
 
-def missing(message: str, *said: Any, **more: Any) -> ValueError:
-    """Return an error of a key that must be there."""
-    return attach(ValueError(message), About("missing", *said, **more))
+def missing(message: str, *details: Any, **more: Any) -> ValueError:
+    """Return an error for a missing key."""
+    return attach(ValueError(message), About("missing", *details, **more))
 
 
-def wrong_kind(message: str, *said: Any, **more: Any) -> TypeError:
-    """Return an error of a value of a wrong kind."""
-    return attach(TypeError(message), About("wrong_kind", *said, **more))
+def wrong_kind(message: str, *details: Any, **more: Any) -> TypeError:
+    """Return an error for a value of a wrong type."""
+    return attach(TypeError(message), About("wrong_kind", *details, **more))
 
 
 def elsewhere(message: str, model_type: object) -> ValueError:
-    """Return an error of a type whose positions are not read here, though its file may be right."""
+    """Return an error for a model type that is not supported here, though its file may be correct."""
     return attach(ValueError(message), About("elsewhere", "model_type", model_type, ""))
 
 
-def attach(error: _Error, said: About) -> _Error:
-    """Return an error with what it is about."""
-    error.about = said  # type: ignore[attr-defined]
+def attach(error: _Error, details: About) -> _Error:
+    """Return an error with details attached."""
+    error.about = details  # type: ignore[attr-defined]
     return error
 
 
@@ -70,7 +70,7 @@ def short(value: object) -> str:
     "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
     """
     if isinstance(value, int) and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"  # Python itself refuses to print the largest
+        return f"an integer of {value.bit_length()} bits"  # Python refuses to print very large integers
     if isinstance(value, Mapping | list | tuple):
         return f"{type(value).__name__} of {len(value)} entries"
     line = repr(value[:100] if isinstance(value, str) else value)
@@ -82,11 +82,11 @@ def number(who: str, key: str, value: object, *, low: float, high: float, above:
     """Return a number of a file as a float.
 
     Args:
-        who: What is being read, for the message.
-        key: Where the number stands in the file.
-        value: What stands there.
-        low: The least value, or with `above` what it must exceed.
-        high: The greatest value.
+        who: The name at the start of the message.
+        key: The key in the file.
+        value: Its value.
+        low: The smallest value, or with `above` the bound that it must exceed.
+        high: The largest value.
         above: Whether `low` itself is refused.
 
     Raises:
@@ -128,10 +128,10 @@ def integer(who: str, key: str, value: object, *, low: int = 1, high: int = LONG
 
 
 def flag(who: str, key: str, value: object) -> bool:
-    """Return a true or false of a file.
+    """Return a boolean of a file.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not a boolean.
     """
     if not isinstance(value, bool):
         raise wrong_kind(
@@ -144,7 +144,7 @@ def text(who: str, key: str, value: object) -> str:
     """Return a string of a file.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not a string.
     """
     if not isinstance(value, str):
         raise wrong_kind(
@@ -154,10 +154,10 @@ def text(who: str, key: str, value: object) -> str:
 
 
 def mapping(who: str, key: str, value: object) -> dict[str, Any]:
-    """Return an object of a file; `read` has made dictionaries of all.
+    """Return an object of a file, which `read` has made a dictionary.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not an object.
     """
     if not isinstance(value, dict):
         raise wrong_kind(
@@ -170,7 +170,7 @@ def sequence(who: str, key: str, value: object, *, longest: int) -> list[Any]:
     """Return a list of a file.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not a list.
         ValueError: It is longer than `longest`.
     """
     if not isinstance(value, list):

@@ -1,4 +1,4 @@
-"""How wide a head is, and which of its dimensions rotate."""
+"""The width of a head, and the dimensions of it that rotate."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,12 +9,12 @@ from posenc.config.models import GLOBAL_HEAD_DIM, LATENT, ROTARY_DIM, TYPES, Fac
 
 Side = Literal["first", "last"]
 MAX_HEAD_DIM = 8192
-_SWA = {"head_dim": 256, "qk_nope_head_dim": 192}  # of Dots 3's layers with a window
+_SWA = {"head_dim": 256, "qk_nope_head_dim": 192}  # in Dots 3's layers with a window
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Dimensions of a head, how many rotate and where; `share` is the part that the file says, under `key`."""
+    """The dimensions of a head, the number and side of those that rotate, and the file's share of them with its key."""
 
     head_dim: int
     rotary_dim: int
@@ -32,28 +32,28 @@ def widths(model: Model, own: dict[str, Any], first_layer: int | None, kind: str
         first_layer: The number of the kind's first layer, for files with widths of single layers.
         kind: The kind of layer.
         name: The type of the rotation.
-        facts: What is taken where the file is silent.
+        facts: The defaults of the model type.
 
     Raises:
-        TypeError: A width is no integer, or a share no number.
-        ValueError: They are missing, out of range, odd, or more dimensions rotate than there are.
+        TypeError: A width is not an integer, or a share is not a number.
+        ValueError: A width is missing, out of range or odd, or more dimensions rotate than the head has.
     """
     single = _single(model, first_layer, kind)
     latent = _latent(model, single)
     if latent is not None:
-        still, turning = latent
-        head_dim = turning + still if still is not None else _head_dim(model, single, kind, facts)
-        found = Widths(head_dim, turning, "last", turning / head_dim, "qk_rope_head_dim")
+        still, rotating = latent
+        head_dim = rotating + still if still is not None else _head_dim(model, single, kind, facts)
+        found = Widths(head_dim, rotating, "last", rotating / head_dim, "qk_rope_head_dim")
     else:
         head_dim = _head_dim(model, single, kind, facts)
-        rotary_dim, share, key = _turning(model, own, head_dim, name, facts)
+        rotary_dim, share, key = _rotating(model, own, head_dim, name, facts)
         found = Widths(head_dim, rotary_dim, "first", share, key)
     _check(found)
     return found
 
 
 def implied(model: Model, width: Widths, n_pairs: int) -> str | None:
-    """Return the key and value by which so many pairs would rotate, as a file has them; None where none does.
+    """Return the key and value with which `n_pairs` pairs would rotate, as in a file; None if there is none.
 
     >>> implied(Model({}, "phi3"), Widths(128, 128, "first", 1.0), 48)
     'partial_rotary_factor: 0.75'
@@ -92,11 +92,11 @@ def _check(found: Widths) -> None:
             f"in pairs; got {found.rotary_dim} of {found.head_dim}. Correct head_dim or the part that rotates.",
             key,
             value,
-            f"what makes an even number of dimensions from 2 to {found.head_dim}",
+            f"values that give an even number of dimensions from 2 to {found.head_dim}",
             meanings=(
                 (
                     f"{key} {value:g}",
-                    f"{found.rotary_dim} of {found.head_dim} dimensions, of which one has no partner",
+                    f"{found.rotary_dim} of {found.head_dim} dimensions, which cannot be paired",
                 ),
                 (f"{even} dimensions", f"{even // 2} pairs rotate"),
             ),
@@ -105,21 +105,21 @@ def _check(found: Widths) -> None:
 
 
 def _single(model: Model, first_layer: int | None, kind: str) -> dict[str, Any]:
-    """Return what a layer has of its own: in a file's entry for it, or for layers with a window under other keys."""
+    """Return the widths of a single layer: from its entry in the file, or from the keys of layers with a window."""
     singled = model.fields.get("per_layer_config")
     if isinstance(singled, dict) and first_layer is not None:
         layer = next((one for key, one in singled.items() if key.isdecimal() and int(key[:9]) == first_layer), None)
         return layer if isinstance(layer, dict) else {}
     if singled is None and model.name == "dots3_note_text" and kind == "sliding_attention":
-        told = {key: model.fields.get(f"swa_{key}", default) for key, default in _SWA.items()}
-        whole, still = (values.integer(WHO, f"swa_{key}", told[key], high=MAX_HEAD_DIM) for key in _SWA)
-        turning = model.fields.get("swa_qk_rope_head_dim", whole - still)
-        return {**told, "qk_rope_head_dim": turning}
+        own = {key: model.fields.get(f"swa_{key}", default) for key, default in _SWA.items()}
+        whole, still = (values.integer(WHO, f"swa_{key}", own[key], high=MAX_HEAD_DIM) for key in _SWA)
+        rotating = model.fields.get("swa_qk_rope_head_dim", whole - still)
+        return {**own, "qk_rope_head_dim": rotating}
     return {}
 
 
 def _latent(model: Model, single: dict[str, Any]) -> tuple[int | None, int] | None:
-    """Return how many dimensions stay and how many rotate in multi-head latent attention, None for other attention."""
+    """Return the numbers of dimensions that do not rotate and that do in multi-head latent attention, else None."""
     if not reads.reads_width(model.name, "qk_rope_head_dim"):
         return None
     default = LATENT.get(model.name, (None, None))
@@ -129,12 +129,12 @@ def _latent(model: Model, single: dict[str, Any]) -> tuple[int | None, int] | No
         if value is None and usual is not None:
             model.assume(key, usual, f"from 0 to {MAX_HEAD_DIM}")
         out.append(usual if value is None else values.integer(WHO, key, value, low=0, high=MAX_HEAD_DIM))
-    still, turning = out
-    return (still, turning) if turning else None
+    still, rotating = out
+    return (still, rotating) if rotating else None
 
 
 def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> int:
-    """Return the width of a head: its own of the layer, the file's, or the model's width over its heads."""
+    """Return the width of a head: the layer's own, the file's, or the model's width over its number of heads."""
     if single.get("head_dim") is not None:
         return values.integer(WHO, "per_layer_config.head_dim", single["head_dim"], high=MAX_HEAD_DIM)
     if kind == "full_attention" and model.fields.get("global_head_dim") is not None:
@@ -149,7 +149,7 @@ def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> 
     hidden, heads = model.size("hidden_size", facts.hidden_size), model.size("n_heads", facts.n_heads)
     if hidden is None or heads is None:
         raise values.missing(
-            f"{WHO}: the width of a head must stand in the file; got neither head_dim nor hidden_size and "
+            f"{WHO}: the width of a head is missing; got neither head_dim nor both hidden_size and "
             f"num_attention_heads. Add head_dim.",
             "head_dim",
             None,
@@ -159,23 +159,23 @@ def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> 
     return hidden // heads
 
 
-def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts: Facts) -> tuple[int, float, str]:
-    """Return how many of the first head dimensions rotate, the share that the file names, and its key."""
+def _rotating(model: Model, own: dict[str, Any], head_dim: int, name: str, facts: Facts) -> tuple[int, float, str]:
+    """Return the number of first head dimensions that rotate, the share in the file, and its key."""
     share, key = _share(model, own)
     if share is None and reads.reads_width(model.name, "rotary_dim"):
-        lanes = model.fields.get("rotary_dim")
-        lanes = ROTARY_DIM.get(model.name) if lanes is None and "rotary_dim" not in model.fields else lanes
-        if lanes is not None:
-            return values.integer(WHO, "rotary_dim", lanes, high=MAX_HEAD_DIM), 1.0, "rotary_dim"
+        width = model.fields.get("rotary_dim")
+        width = ROTARY_DIM.get(model.name) if width is None and "rotary_dim" not in model.fields else width
+        if width is not None:
+            return values.integer(WHO, "rotary_dim", width, high=MAX_HEAD_DIM), 1.0, "rotary_dim"
     share = facts.share if share is None else share
     if name == "proportional":
         return head_dim, share, key
     if share != 1 and not facts.reads_share:
-        what = "and all of a head rotates" if name == "default" else "though the frequencies of its scaling do"
+        effect = "so the whole head rotates" if name == "default" else "but the frequencies of its scaling do"
         model.warn(
             "share_unread",
             key,
-            f"{model.name} in transformers does not read it, {what}.",
+            f"{model.name} in transformers does not read {key}, {effect}.",
             value=share,
             allowed="1, or the key left out",
             meanings=(
@@ -185,17 +185,17 @@ def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts:
                 ),
                 (
                     "1, or left out",
-                    f"all {head_dim} dimensions rotate, as transformers does with this type whatever it says",
+                    f"all {head_dim} dimensions rotate, as always for this type in transformers",
                 ),
             ),
-            fix="Remove it; or name a model_type that rotates a part of a head, such as stablelm or phi.",
+            fix="Remove it, or write a model_type that rotates a part of a head, such as stablelm or phi.",
         )
         share = 1.0 if name == "default" else share
     return int(head_dim * share), share, key
 
 
 def _share(model: Model, own: dict[str, Any]) -> tuple[float | None, str]:
-    """Return the share of a head that rotates as the file has it, and its key."""
+    """Return the share of a head that rotates in the file, and its key."""
     filled = any(model.fields.get(key) for key in reads.objects(model.name))
     outside = ((model.fields, key) for key in reads.share_keys(model.name, filled))
     for holder, key in ((own, "partial_rotary_factor"), *outside):

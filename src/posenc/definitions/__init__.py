@@ -1,15 +1,14 @@
 """The mathematical definitions of the position encodings, written from their papers.
 
-A definition is a short, slow function in float64 NumPy that says what an encoding IS: which numbers it
-adds to the token vectors (`additive`, `features`), what it makes of those vectors (`embedded`), by which
-matrices it turns queries and keys (`rotary`, `rotations`) or values and outputs (`values`), or what it adds to the
-attention scores (`bias`).
-It is written to be compared with the paper by eye, and it is what the fast implementations are tested against;
-it shares no code with them and does not need torch.
+A definition is a short, slow function in float64 NumPy that states what an encoding computes: the numbers it adds to
+the token vectors (`additive`, `features`), the new token vectors (`embedded`), the matrices that rotate queries and
+keys (`rotary`, `rotations`) or values and outputs (`values`), or the term it adds to the attention scores (`bias`).
+It is written to be compared with the paper by eye, and the fast implementations are tested against it. It shares no
+code with them and does not need torch.
 
-Where a paper and programs part under one name, each has its own definition, name@version: `yarn@transformers-5`.
+Where a paper and programs disagree under one name, each has its own definition, name@version: `yarn@transformers-5`.
 
-`steps.follow` runs a definition and returns its lines with the numbers put in.
+`steps.follow` runs a definition and returns its lines with the numbers filled in.
 
 Conventions common to all: distance = q_pos - k_pos, so a distance >= 0 looks back; angles are radians
 and inverse frequencies radians per position; heads, lanes, pairs and buckets count from 0; no causal mask.

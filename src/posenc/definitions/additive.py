@@ -17,20 +17,20 @@ Positions = NDArray[Any]
 
 
 def integer(pos: Positions, *, d_model: int) -> Array:
-    """The position itself, in every lane.
+    """The position itself, in every dimension.
 
-    No paper: the first thing one thinks of. pos (n,) in positions, fractions allowed; result (n, d_model).
+    No paper: the simplest idea. pos (n,) in positions, fractions allowed; result (n, d_model).
     """
     return np.array([[float(p)] * d_model for p in pos]).reshape(len(pos), d_model)
 
 
 def normalised(pos: Positions, *, d_model: int, length: float, over: Literal["length", "last"] = "length") -> Array:
-    """The position as a fraction of the sequence's length, in every lane.
+    """The position as a fraction of the sequence's length, in every dimension.
 
-    No paper: the second thing one thinks of. pos / length ("length": 0 <= . < 1 within the sequence), or
+    No paper: the next idea after `integer`. pos / length ("length": 0 <= . < 1 within the sequence), or
     pos / (length - 1) ("last": the last position is 1). pos (n,) and length in positions, fractions of
-    positions allowed; result (n, d_model), without unit. The last position of a sequence of one is 0, and
-    0 / 0 says nothing; there the divisor is 1, our convention.
+    positions allowed; result (n, d_model), without unit. The last position of a sequence of one is 0. The formula
+    gives 0 / 0 there; our convention is the divisor 1.
     """
     whole = {"length": length, "last": length - 1}[over] or 1
     return np.array([[float(p / whole)] * d_model for p in pos]).reshape(len(pos), d_model)
@@ -39,12 +39,12 @@ def normalised(pos: Positions, *, d_model: int, length: float, over: Literal["le
 def sine(
     pos: Positions, *, d_model: int, spectrum: Literal["octaves", "geometric"] = "octaves", base: float = 10000.0
 ) -> Array:
-    """Sines alone of the position, no cosines: a step is then no linear map of the vector.
+    """Only sines of the position, no cosines: a step is then not a linear map of the vector.
 
     No paper: the step from `binary` to `sinusoidal` in expositions. Lane i is sin(pos / 2**i) ("octaves", the
-    smoothed bits, base idle), or sin(pos / base**(i/(d_model-1))) ("geometric": divisors from 1 to base).
+    smoothed bits, base unused), or sin(pos / base**(i/(d_model-1))) ("geometric": divisors from 1 to base).
 
-    pos (n,) in positions, fractions allowed; result (n, d_model). With one lane the divisor is base**0 = 1.
+    pos (n,) in positions, fractions allowed; result (n, d_model). With one dimension the divisor is base**0 = 1.
     """
     out = np.zeros((len(pos), d_model))
     for i in range(d_model):
@@ -70,16 +70,16 @@ def sinusoidal(
     PE(pos, 2k) = sin(pos * omega_k), PE(pos, 2k+1) = cos(pos * omega_k), omega_k = base**(-2k/d_model).
 
     pos (n,) in positions, fractions allowed; omega_k in radians per position; result (n, d_model).
-    inv_freq (n_freq,), n_freq = ceil(d_model/2), stands for omega when given; base and exponent then idle.
+    inv_freq (n_freq,), n_freq = ceil(d_model/2), stands for omega when given; base and exponent are then unused.
 
     order "alternating" is the paper's; "concatenated" (all sines, then all cosines) is Tensor2Tensor's.
     exponent "paper" is the paper's formula. The paper also says that the wavelengths run from 2 pi to
-    10000 * 2 pi; that is true only of "tensor2tensor", omega_k = base**(-k/(n_freq-1)), the exponent of
+    10000 * 2 pi; that holds only for "tensor2tensor", omega_k = base**(-k/(n_freq-1)), the exponent of
     the authors' code; by the formula the longest is base**(1 - 2/d_model) * 2 pi (even d_model).
-    Silent in the paper: odd d_model. Here the last sine has no cosine. (Tensor2Tensor instead takes
-    floor(d_model/2) frequencies and appends a lane of zeros.) One lone frequency is base**0 = 1.
-    scale is not of the paper: one trained factor on all lanes (Li et al. 2018, arXiv 1809.08895, section 3.2,
-    alpha); where it is not given, learned_scale, its value before training, stands in for it.
+    Not specified in the paper: odd d_model. Here the last sine has no cosine. (Tensor2Tensor instead uses
+    floor(d_model/2) frequencies and appends a lane of zeros.) A single frequency is base**0 = 1.
+    scale is not from the paper: one trained factor on all lanes (Li et al. 2018, arXiv 1809.08895, section 3.2,
+    alpha); if it is not given, learned_scale, its value before training, replaces it.
     """
     factor = next((float(number) for number in (scale, learned_scale) if number is not None), 1.0)
     n_freq = math.ceil(d_model / 2)
@@ -103,10 +103,10 @@ def learned(
     2017, arXiv 1706.03762, section 3.5, and Devlin et al. 2018, arXiv 1810.04805, section 3.
 
     pos (n,) whole positions, 0 <= pos < max_len; weight (max_len + offset, d_model); result (n, d_model).
-    offset is not of the papers: fairseq's models (BART, OPT, RoBERTa) keep 2 rows ahead of that of position
-    0. Where there is such a row, position -1 marks padding and takes the one just ahead, offset - 1.
-    padding_idx is the row that training starts from zeros and leaves alone (RoBERTa's 1); idle here.
-    Other positions off the table have no meaning and raise; they do not count from the end.
+    offset is not from the papers: fairseq's models (BART, OPT, RoBERTa) keep 2 rows before that of position 0.
+    If there is such a row, position -1 marks padding and uses the row just before that of position 0, offset - 1.
+    padding_idx is the row that starts at zero and is not trained (RoBERTa's 1); unused here.
+    Other positions outside the table are undefined and raise; they do not count from the end.
     """
     first = 0 if offset == 0 else -1
     out = np.zeros((len(pos), d_model))
@@ -118,7 +118,7 @@ def learned(
 
 
 def binary(pos: Positions, *, d_model: int) -> Array:
-    """The position written in base two, one bit to a lane.
+    """The position written in base two, one bit per lane.
 
     No paper: positional notation. It is the usual picture of why sinusoids work, each being a smoothed
     bit (e.g. A. Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", a web article).
@@ -135,7 +135,7 @@ def binary(pos: Positions, *, d_model: int) -> Array:
 
 
 def time2vec(pos: Positions, *, d_model: int, inv_freq: Array, phase: Array) -> Array:
-    """One lane that is linear in the position, and sines at trained frequencies and phases.
+    """A lane that is linear in the position, and sines at trained frequencies and phases.
 
     Paper: Kazemi et al. 2019, "Time2Vec", arXiv 1907.05321, section 4, equation 1:
     lane 0 is inv_freq[0] * pos + phase[0], lane i > 0 is sin(inv_freq[i] * pos + phase[i]).
@@ -160,7 +160,7 @@ def tape(pos: Positions, *, d_model: int, length: float, base: float = 10000.0) 
     pos * omega_k * d_model / length, omega_k = base**(-2k/d_model), sines and cosines alternating.
 
     pos (n,) and length in positions, fractions allowed; omega_k in radians per position; result (n, d_model).
-    Silent in the paper: odd d_model. Here the last sine has no cosine, as in `sinusoidal`.
+    Not specified in the paper: odd d_model. Here the last sine has no cosine, as in `sinusoidal`.
     """
     out = np.zeros((len(pos), d_model))
     for lane in range(d_model):
@@ -183,11 +183,11 @@ def cape(
 
     Paper: Likhomanenko et al. 2021, "CAPE", arXiv 2106.03143, section 3.1: one shift per sequence, uniform
     within +- max_global_shift, one jitter per token, within +- max_local_shift, and one scale per sequence,
-    its logarithm uniform within +- log(max_global_scaling); in this order. The draws are arguments here; the
-    defaults are evaluation, which draws nothing and is `sinusoidal`.
+    its logarithm uniform within +- log(max_global_scaling); in this order. The random numbers are arguments here; the
+    defaults are evaluation, which is deterministic and equals `sinusoidal`.
 
     pos (n,) in positions, fractions allowed; shift a number, jitter one or (n,), in positions; scale without
-    unit; result (n, d_model). The paper further subtracts the mean position where that carries no meaning
+    unit; result (n, d_model). The paper further subtracts the mean position where the absolute position is arbitrary
     (images, audio) and not for text; that is not done here.
     """
     each = np.broadcast_to(jitter, len(pos))
@@ -205,14 +205,14 @@ def sinusoidal_nd(
     order: Literal["alternating", "concatenated"] = "alternating",
     exponent: Literal["paper", "tensor2tensor"] = "paper",
 ) -> Array:
-    """A sinusoid for each axis of the position, side by side, axis 0 in the first lanes.
+    """A sinusoid for each axis of the position, concatenated, axis 0 in the first lanes.
 
     Paper: Parmar et al. 2018, "Image Transformer", arXiv 1802.05751, section 3.1 (half of the lanes for the
     row, half for the column), each run of lanes being `sinusoidal` over its own width.
 
-    pos (n, n_axes) in positions, fractions allowed; result (n, d_model). Silent in the paper, from the public
-    code (PyPI positional-encodings): each run is width = 2 * ceil(d_model/(2 n_axes)) lanes wide, so that
-    no sine lacks its cosine, and what exceeds d_model in all is cut from the end, off the last axes.
+    pos (n, n_axes) in positions, fractions allowed; result (n, d_model). Not specified in the paper, from the public
+    code (PyPI positional-encodings): each run is width = 2 * ceil(d_model/(2 n_axes)) lanes wide, so that every sine
+    has its cosine, and lanes beyond d_model are cut from the end, from the last axes.
     """
     width = 2 * math.ceil(d_model / (2 * n_axes))
     out = np.zeros((len(pos), n_axes * width))
@@ -231,8 +231,8 @@ def learned_2d(pos: Positions, *, d_model: int, height: int, width: int, weight:
 
     pos (n, 2) whole, (row, column) with 0 <= row < height and 0 <= column < width: row
     n_prefix + row * width + column of weight (n_prefix + height * width, d_model); result (n, d_model).
-    Our convention: prefix token i (a class token, registers) stands at (-1, i) and takes row i of weight.
-    Positions elsewhere have no meaning and raise.
+    Our convention: prefix token i (a class token, registers) stands at (-1, i) and has row i of weight.
+    Other positions are undefined and raise.
     """
     out = np.zeros((len(pos), d_model))
     for i, (row, column) in enumerate(pos):
@@ -254,11 +254,11 @@ def hierarchical(
 ) -> Array:
     """An encoding for each level of the position, such as the sentence and the token within it.
 
-    No one paper: Devlin et al. 2018 (BERT), arXiv 1810.04805, section 3 adds segment and position vectors
-    ("sum"); Parmar et al. 2018, arXiv 1802.05751, section 3.1 sets the coordinates' side by side ("concat").
+    No single paper: Devlin et al. 2018 (BERT), arXiv 1810.04805, section 3 adds segment and position vectors
+    ("sum"); Parmar et al. 2018, arXiv 1802.05751, section 3.1 concatenates those of the coordinates ("concat").
 
-    pos (n, len(axes)), in the units of each encoding; axes their names, here of those that need no more than
-    d_model; result (n, d_model). "sum": each is d_model wide; "concat": each d_model/len(axes), a whole number.
+    pos (n, len(axes)), in the units of each encoding; axes their names, here of encodings that need only d_model;
+    result (n, d_model). "sum": each is d_model wide; "concat": each d_model/len(axes), a whole number.
     """
     kinds: dict[str, Callable[..., Array]] = {
         "integer": integer,

@@ -1,9 +1,9 @@
 """Definitions of the encodings that act on the scores: (q_pos (m,), k_pos (n,)) -> (n_heads, m, n).
 
-`shaw` and `transformer_xl` ask the content too and take q and k ahead of the positions.
+`shaw` and `transformer_xl` also depend on the content and take q and k before the positions.
 
 Each result is added to q.k / sqrt(head_dim) before the softmax (`nope` is that product itself), except
-where the docstring says that the paper does otherwise. distance = q_pos - k_pos; >= 0 looks back.
+where the docstring describes another rule of the paper. distance = q_pos - k_pos; >= 0 looks back.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def nope(q: Array, k: Array) -> Array:
 
     Papers: Haviv et al. 2022, arXiv 2203.16634, and Kazemnejad et al. 2023, arXiv 2305.19466 ("NoPE"); the
     product is Vaswani et al. 2017, arXiv 1706.03762, equation 1, before its softmax.
-    q (n_heads, m, head_dim), k (n_heads, n, head_dim); result (n_heads, m, n). What a causal model knows
-    of order then comes from its mask, which is not part of this.
+    q (n_heads, m, head_dim), k (n_heads, n, head_dim); result (n_heads, m, n). A causal model then learns order only
+    from its mask, which is not part of this.
     """
     return np.array([q_h @ k_h.T / math.sqrt(q.shape[-1]) for q_h, k_h in zip(q, k, strict=True)])
 
 
 def _bfloat16(x: float) -> float:
-    """The multiple of the last of x's eight leading binary digits that is nearest, of two the even one."""
+    """Round x to eight leading binary digits, ties to even: the nearest bfloat16."""
     step = 2.0 ** max(math.frexp(x)[1] - 8, -133)  # 2**-133 is the least bfloat16 above 0
     return round(x / step) * step
 
@@ -62,23 +62,23 @@ def alibi(
     scale: float = 1.0,
     log_slope: Array | None = None,
 ) -> Array:
-    """A penalty that grows in proportion to the distance, each head with a slope of its own.
+    """A penalty that grows in proportion to the distance, with a separate slope for each head.
 
-    Paper: Press et al. 2021, "Train Short, Test Long", arXiv 2108.12409, section 3: -m_h * distance, m_h
+    Paper: Press et al. 2021, "Train Short, Test Long", arXiv 2108.12409, section 3: -m_h * distance, with m_h
     the geometric sequence that starts at 2**(-8/n_heads) and has that ratio.
 
     q_pos (m,), k_pos (n,), fractions allowed; slopes per position. The paper is causal; for keys ahead there
     are two conventions, |distance| ("symmetric") and no penalty ("one-sided"). slopes "geometric" is the
     paper's text, any n_heads. "authors" is their code, the same for powers of two; otherwise the slopes of
-    the next lower power of two, low, followed by the 1st, 3rd, 5th.. slope of 2*low heads. bias_max stands for
-    the 8 of all exponents (MPT's alibi_bias_max). Not divided by sqrt(head_dim), as the paper notes.
+    the next lower power of two, low, followed by the 1st, 3rd, 5th.. slope of 2*low heads. bias_max replaces the 8 in
+    all exponents (MPT's alibi_bias_max). Not divided by sqrt(head_dim), as the paper notes.
 
-    Not of the paper: heads, those that have a slope (a number: so many from head 0 on), the others have 0; the
-    slopes are those of so many heads, dealt in the order of `heads`. slopes as numbers, one for each of these heads;
-    "learned", exp(log_slope), log_slope (so many,) natural logarithms. sides "key", +m_h * k_pos (BLOOM): behind
-    a causal mask the penalty plus m_h * q_pos, which the softmax over the row takes away. precision
-    "falcon-bfloat16", with sides "key": slope, position and then their product are rounded to bfloat16, as in
-    Falcon's code in transformers (which divides this by sqrt(head_dim) with q.k: scale, that multiplies the result).
+    Not from the paper: heads, the heads that have a slope (a number n: heads 0 to n - 1); the others have 0. The slopes
+    are those for that number of heads, assigned in the order of `heads`. slopes as numbers: one for each of these
+    heads; "learned": exp(log_slope), one natural logarithm each. sides "key", +m_h * k_pos (BLOOM): the causal
+    penalty plus m_h * q_pos, which the softmax over the row removes. precision "falcon-bfloat16", with sides "key":
+    slope, position and then their product are rounded to bfloat16, as in Falcon's code in transformers (which divides
+    the result and q.k by sqrt(head_dim): scale multiplies the result).
     """
     if precision and sides != "key":
         raise ValueError(f"alibi: precision {precision!r} is that of a bias by keys; got sides {sides!r}")
@@ -126,16 +126,16 @@ def t5(
     max_distance: int = 128,
     bidirectional: bool = False,
 ) -> Array:
-    """One trained number per head and bucket of distances, the buckets ever wider.
+    """One trained number per head and bucket of distances, with buckets of growing width.
 
     Paper: Raffel et al. 2019, "T5", arXiv 1910.10683, section 2.1: 32 buckets, logarithmic in size up to
-    an offset of 128, beyond which all distances share the last. The paper gives no formula; this is that of
+    an offset of 128, beyond which all distances share the last. The paper gives no formula; this is the one of
     the public code (Mesh TensorFlow, Hugging Face). With side = n_buckets (causal; keys ahead fall into
-    bucket 0) or n_buckets//2 (bidirectional; keys AHEAD, distance < 0, take the upper half), and
+    bucket 0) or n_buckets//2 (bidirectional; keys AHEAD, distance < 0, use the upper half), and
     exact = side//2: bucket b <= exact begins at |distance| = b, and each later one, up to side - 1, at
     exact * (max_distance/exact)**((b - exact)/(side - exact)).
 
-    q_pos (m,), k_pos (n,), whole in the code (a fraction falls into the bucket begun last); weight
+    q_pos (m,), k_pos (n,), whole in the code (a fraction falls into the bucket below); weight
     (n_buckets, n_heads); max_distance > exact. The edges are compared exactly, in fractions; the public code
     truncates a floating logarithm, which can put a distance that IS an edge one bucket too low.
     T5 adds the bias to the product q.k WITHOUT division by sqrt(head_dim), which its initialisation absorbs.
@@ -155,7 +155,7 @@ def kerple(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Array, l
     Paper: Chi et al. 2022, "KERPLE", arXiv 2205.09921, section 4, the logarithmic variant:
     -r1 * log(1 + r2 * |distance|), natural logarithm, r1, r2 > 0 trained per head.
     q_pos (m,), k_pos (n,), fractions allowed; log_r1, log_r2 (n_heads,); r2 per position.
-    r = exp(log_r) is our convention for keeping them positive; the paper leaves open how (its code clamps).
+    r = exp(log_r) is our way to keep them positive; the paper does not specify one (its code clamps).
     """
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for h, i, j in np.ndindex(out.shape):
@@ -168,10 +168,10 @@ def kerple_power(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Ar
     """A trained penalty that grows with a trained power of the distance.
 
     Paper: Chi et al. 2022, "KERPLE", arXiv 2205.09921, section 4, the power variant: -r1 * |distance|**r2, with
-    r1 > 0 and 0 < r2 <= 2 trained per head; r2 = 1 is `alibi`, r2 = 2 the farthest that stays a kernel.
+    r1 > 0 and 0 < r2 <= 2 trained per head; r2 = 1 is `alibi`, r2 = 2 the largest power that gives a kernel.
     q_pos (m,), k_pos (n,), fractions allowed; log_r1, logit_r2 (n_heads,); r1 per position**r2.
-    r1 = exp(log_r1), r2 = 2 / (1 + exp(-logit_r2)) are our convention for keeping to these ranges (2 itself is
-    then out of reach); the paper leaves open how (its code clamps, both at 0.01 from below).
+    r1 = exp(log_r1), r2 = 2 / (1 + exp(-logit_r2)) are our way to keep to these ranges (2 itself is then not
+    reachable); the paper does not specify one (its code clamps both at 0.01 from below).
     """
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for h, i, j in np.ndindex(out.shape):
@@ -181,16 +181,16 @@ def kerple_power(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Ar
 
 
 def sandwich(q_pos: Positions, k_pos: Positions, *, n_heads: int, width: int = 128, base: float = 10000.0) -> Array:
-    """The inner product of the two positions' sinusoids, as a bias: it falls about as a logarithm does.
+    """The inner product of the two positions' sinusoids, as a bias: it falls roughly like a logarithm.
 
     Paper: Chi et al. 2022, "Dissecting Transformer Length Extrapolation via the Lens of Receptive Field
     Analysis", arXiv 2212.10356 (Sandwich): the sum over k = 0.. width/2 - 1 of cos(distance *
     base**(-2k/width)), divided in head h = 1.. n_heads by 8 h / n_heads, the exponents of ALiBi's slopes.
 
     q_pos (m,), k_pos (n,), fractions allowed; the arguments of the cosines in radians; width (the paper's d bar)
-    even and free, not a width of the model. Even in the distance; the paper is causal. The sum as displayed in
-    the paper counts from 1 to width/2; its code and attention-gym count from 0, which makes it the inner product
-    of the sinusoids of `sinusoidal`, and so does this.
+    even and free, not a width of the model. Even in the distance; the paper is causal. The sum as printed in
+    the paper counts from 1 to width/2. Its code and attention-gym count from 0, which gives the inner product of
+    the sinusoids of `sinusoidal`; so does this definition.
     """
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for h, i, j in np.ndindex(out.shape):
@@ -232,7 +232,7 @@ def shaw(
     Paper: Shaw et al. 2018, "Self-Attention with Relative Position Representations", arXiv 1803.02155, equation 4
     (section 3.1) and the clipping of section 3.2, for keys: q_i . a / sqrt(head_dim) added to the score.
 
-    q (n_heads, m, head_dim), k (n_heads, n, head_dim), which does not enter; q_pos (m,), k_pos (n,), whole; weight
+    q (n_heads, m, head_dim), k (n_heads, n, head_dim), which is not used; q_pos (m,), k_pos (n,), whole; weight
     (max_distance + max_ahead + 1, head_dim), shared by all heads as in the paper: row
     clip(distance, -max_ahead, max_distance) + max_ahead, so the key furthest ahead has row 0.
     Departures: Shaw counts k_pos - q_pos, which reverses the rows, and clips both sides alike (max_ahead None);
@@ -267,7 +267,7 @@ def transformer_xl(
 
     q (n_heads, m, head_dim), k (n_heads, n, head_dim): projected, not scaled; q_pos (m,), k_pos (n,),
     fractions allowed; u, v (n_heads, head_dim); weight (n_heads, head_dim, d_model); d_model even.
-    Silent in the equation, from the authors' code: r = [all sines, all cosines] of distance * omega_k,
+    Not in the equation, from the authors' code: r = [all sines, all cosines] of distance * omega_k,
     omega_k = base**(-2k/d_model) radians per position, and the division of all four terms by
     sqrt(head_dim). Keys ahead (the paper is causal) enter with their negative distance.
     """

@@ -1,4 +1,4 @@
-"""Definitions of biases that the content makes or paces, a continuation of `scores`: (n_heads, m, n).
+"""Definitions of biases that depend on the content, a continuation of `scores`: (n_heads, m, n).
 
 As there, each result is added to q.k / sqrt(head_dim), and distance = q_pos - k_pos.
 """
@@ -30,7 +30,7 @@ def inkling(
     weight: Array,
     profiles: Array,
 ) -> Array:
-    """Trained curves over the distance, which each query mixes for itself: nothing ahead, nothing from extent on.
+    """Trained curves over the distance, mixed by each query; 0 for keys ahead and from `extent` on.
 
     No paper; Hugging Face, inkling, InklingRelativeLogits and InklingAttention (r_proj, rel_logits_proj): with
     r = W_h x_i, the sum over c of r_c * profiles[c, distance] where 0 <= distance < extent, otherwise 0. All is
@@ -38,9 +38,9 @@ def inkling(
     log_scaling_n_floor there, which also multiplies the queries: that part is `query_temperature`'s law "inkling".
 
     x (m, d_model): the tokens of one text, both queries and keys, at whole positions pos (m,); weight
-    (n_heads * d_rel, d_model), as r_proj has it: the rows of a head in a block; profiles (d_rel, extent), shared by
-    the heads; result (n_heads, m, m). Inkling 2 clips the length of r before, which is not part of this; the models'
-    1 / head_dim (Inkling 1) is their scale of q.k and not of this term.
+    (n_heads * d_rel, d_model), as in r_proj: the rows of a head in a block; profiles (d_rel, extent), shared by
+    the heads; result (n_heads, m, m). Inkling 2 first clips the length of r, which is not part of this. The models'
+    1 / head_dim (Inkling 1) is their scale of q.k and does not apply to this term.
     """
     out = np.zeros((n_heads, len(pos), len(pos)))
     for h, i, j in np.ndindex(out.shape):
@@ -65,16 +65,16 @@ def grape_a(
     u: Array | None = None,
     v: Array | None = None,
 ) -> Array:
-    """A penalty in proportion to the distance, at a pace that query and key set: unipotent GRAPE of rank one.
+    """A penalty in proportion to the distance, at a rate that query and key set: unipotent GRAPE of rank one.
 
     Paper: Zhang et al. 2025, "Group Representational Position Encoding" (GRAPE), arXiv 2512.07805, section 4, and the
     authors' code (llama-mha-grape-a-querykeygated, -keygated, -querygated):
     -max(distance, 0) * softplus(omega_h) * m_h * (softplus(v_h . q_i / sqrt(d)) + softplus(u_h . k_j / sqrt(d))),
-    with "query" or "key" the one summand alone, u and v at length 1, m_h the slopes of `alibi` ("authors").
+    with "query" or "key" only that summand, u and v at length 1, m_h the slopes of `alibi` ("authors").
 
-    q (n_heads, m, head_dim), k (n_heads, n, head_dim): as attention has them, before any turn; q_pos (m,), k_pos (n,),
-    fractions allowed; omega (n_heads,), u, v (n_heads, head_dim). A vector shorter than 1e-6 is divided by that. The
-    paper is causal; keys ahead get 0, as in the code before its mask.
+    q (n_heads, m, head_dim), k (n_heads, n, head_dim): as attention has them, before any rotation; q_pos (m,), k_pos
+    (n,), fractions allowed; omega (n_heads,), u, v (n_heads, head_dim). A vector shorter than 1e-6 is divided by that.
+    The paper is causal; keys ahead get 0, as in the code before its mask.
     """
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     slopes = _alibi_slopes(n_heads, "authors", 8.0)

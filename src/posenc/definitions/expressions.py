@@ -1,4 +1,4 @@
-"""An expression of a definition with its numbers put in: choices decided, names and elements replaced, sums kept."""
+"""An expression of a definition with numbers filled in: branches decided, names and elements replaced, sums kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ITEM = "_item"
 
 
 class Sum(NamedTuple):
-    """What is added up, as an expression, and its terms."""
+    """A sum, as an expression, and its terms."""
 
     what: str
     terms: Array
@@ -26,12 +26,12 @@ class Sum(NamedTuple):
 
 @dataclass
 class Frame:
-    """A function that runs.
+    """A running function.
 
     Args:
         function: Its name.
-        names: What its names stand for.
-        made: The names in what it returns.
+        names: The values of its names.
+        made: The names that its return value is made of.
     """
 
     function: str
@@ -57,7 +57,7 @@ class Frame:
 
 
 def _compiled(node: Any, mode: str) -> CodeType:
-    """Return the code of an expression or a statement, kept with it: a loop runs it again and again."""
+    """Return the code of an expression or a statement, cached on the node, since a loop runs it repeatedly."""
     code: CodeType | None = getattr(node, "code", None)
     if code is None:
         whole = ast.Expression(node) if mode == "eval" else ast.Module([node], [])
@@ -66,7 +66,7 @@ def _compiled(node: Any, mode: str) -> CodeType:
 
 
 class Drawn(NamedTuple):
-    """An expression: as it stands but for branches that are not taken, with the numbers put in, and what it adds up."""
+    """An expression with only the branches taken, the same with numbers filled in, and the sums in it."""
 
     formula: str
     numbers: str
@@ -74,7 +74,7 @@ class Drawn(NamedTuple):
 
 
 def draw(node: ast.expr, frame: Frame) -> Drawn | None:
-    """Write an expression; None for a name or a constant alone."""
+    """Write an expression; None if it is only a name or a constant."""
     taken = _Taken(frame).visit(copy.deepcopy(node))
     if isinstance(taken, (ast.Name, ast.Constant)):
         return None
@@ -83,22 +83,22 @@ def draw(node: ast.expr, frame: Frame) -> Drawn | None:
 
 
 class _Taken(ast.NodeTransformer):
-    """Keep of choices what is taken: of dictionaries by a word, of conditions."""
+    """Keep only the branch taken of a choice: of a dictionary looked up by a word, or of a condition."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        """Keep the branch."""
+        """Keep the branch taken."""
         try:
             test = self.frame.value(node.test)
-        except NameError:  # it looks at a variable of a comprehension
+        except NameError:  # it reads a variable of a comprehension
             return self.generic_visit(node)
         taken: ast.AST = self.visit(node.body if test else node.orelse)
         return taken
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """Keep the entry of a dictionary that is written out."""
+        """Keep the chosen entry of a literal dictionary."""
         if not isinstance(node.value, ast.Dict):
             return self.generic_visit(node)
         keys = [self.frame.value(key) for key in node.value.keys if key is not None]
@@ -106,28 +106,28 @@ class _Taken(ast.NodeTransformer):
         return taken
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Keep the body of a lambda that is called where it stands; its arguments have the names of what is given."""
+        """Keep the body of a lambda that is called in place; its parameters are named like the arguments."""
         self.generic_visit(node)
         return node.func.body if isinstance(node.func, ast.Lambda) else node
 
 
 class _Filled(ast.NodeTransformer):
-    """Put numbers in for names, elements and sums; a list over one thing becomes that of the one thing."""
+    """Replace names, elements and sums by numbers; a list over one item becomes a list of that item."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.sums: list[Sum] = []
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Put in a number."""
+        """Fill in a number."""
         return self._number(node) or node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """Put in an element."""
+        """Fill in an element."""
         return self._number(node) or self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """Put in a product of two vectors, and keep its terms."""
+        """Fill in a product of two vectors, and keep its terms."""
         found = self._number(node) if isinstance(node.op, ast.MatMult) else None
         if found is None:
             return self.generic_visit(node)
@@ -136,7 +136,7 @@ class _Filled(ast.NodeTransformer):
         return found
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Put in a sum of a list, and keep its terms."""
+        """Fill in the sum of a list, and keep its terms."""
         called = ast.unparse(node.func)
         found = self._number(node) if called in ("sum", "math.fsum") and len(node.args) == 1 else None
         if found is None:
@@ -145,11 +145,11 @@ class _Filled(ast.NodeTransformer):
         return found
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        """Write a list over one thing as that of the thing."""
+        """Write a list over one item as a list of that item."""
         loop = node.generators[0]
         try:
             items = list(self.frame.value(loop.iter))
-        except NameError:  # it runs over a variable of another one
+        except NameError:  # it iterates over a variable of another comprehension
             return node
         if len(node.generators) > 1 or len(items) != 1:
             return node
@@ -160,14 +160,14 @@ class _Filled(ast.NodeTransformer):
         return found
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
-        """Leave it as it is."""
+        """Leave it unchanged."""
         return node
 
     def _number(self, node: ast.expr) -> ast.Name | None:
-        """Return an expression's number as a node that is written so; None where it has none."""
+        """Return an expression's number as a node that prints it; None if it has no number."""
         try:
             value = self.frame.value(node)
-        except (NameError, TypeError, ValueError, IndexError):  # of a comprehension's variable
+        except (NameError, TypeError, ValueError, IndexError):  # it contains a comprehension's variable
             return None
         if not is_number(value):
             return None

@@ -34,12 +34,12 @@ def learnable_fourier(
     arXiv 2106.02795, section 3, equations 2 and 6, Algorithm 1: r = [cos(W_r p), sin(W_r p)] / sqrt(n_features),
     result W_2 gelu(W_1 r + b_1) + b_2.
 
-    pos (n, n_axes) or, of one axis, (n,), fractions allowed; weight_r (n_features/2, n_axes) in radians per
+    pos (n, n_axes) or, with one axis, (n,), fractions allowed; weight_r (n_features/2, n_axes) in radians per
     position; weight_1 (hidden, n_features), bias_1 (hidden,), weight_2 (d_model, hidden), bias_2 (d_model,);
     result (n, d_model). n_features and hidden only repeat these shapes. gelu(z) = z Phi(z), Phi by the error
-    function. W_r starts as draws of variance gamma**-2, a standard deviation of 1/gamma (public code has
-    gamma**-2 for the deviation); the start is not part of this. The paper's groups of axes, one of which
-    is encoded with all of its coordinates at once, are one group here.
+    function. W_r is initialised with variance gamma**-2, a standard deviation of 1/gamma (public code uses
+    gamma**-2 as the deviation); the initialisation is not part of this. The paper can split the axes into groups
+    and encode all coordinates of a group at once; here all axes are one group.
     """
     n_waves, n_hidden = len(weight_r), len(bias_1)
     if (n_features or 2 * n_waves) != 2 * n_waves or (hidden or n_hidden) != n_hidden:
@@ -63,11 +63,11 @@ def gaussian_fourier(
     Domains", arXiv 2006.10739, section 6.1 (Gaussian): sin and cos of 2 pi B c, the entries of B normal with
     standard deviation sigma, c a coordinate within [0, 1).
 
-    pos (n, n_axes) or, of one axis, (n,), fractions allowed; c = pos / extent, extent in positions; B
-    (d_model/2, n_axes) in turns per extent; d_model even; result (n, d_model): all sines, then all cosines,
+    pos (n, n_axes) or, with one axis, (n,), fractions allowed; c = pos / extent, extent in positions; B
+    (d_model/2, n_axes) in rotations per extent; d_model even; result (n, d_model): all sines, then all cosines,
     the order of the authors' code (the paper's formula has the cosines first).
     Our convention: B is sigma times the first d_model/2 * n_axes standard normals of NumPy's RandomState(seed),
-    row by row; that generator's numbers are frozen for good.
+    row by row; that generator's stream is frozen.
     """
     half = d_model // 2
     B = sigma * np.random.RandomState(seed).standard_normal((half, n_axes))
@@ -82,14 +82,14 @@ def gaussian_fourier(
 def nerf_fourier(
     pos: Positions, *, d_model: int, n_axes: int = 1, extent: float = 1024.0, n_octaves: int | None = None
 ) -> Array:
-    """Sines and cosines of each coordinate, at frequencies each twice the last.
+    """Sines and cosines of each coordinate, each frequency twice the one before.
 
     Paper: Mildenhall et al. 2020, "NeRF", arXiv 2003.08934, section 5.1, equation 4: of each coordinate c,
     sin(2**0 pi c), cos(2**0 pi c), .. sin(2**(L-1) pi c), cos(2**(L-1) pi c), with L = n_octaves = 10.
 
-    pos (n, n_axes) or, of one axis, (n,), fractions allowed; c = pos / extent, extent in positions (the paper's
+    pos (n, n_axes) or, with one axis, (n,), fractions allowed; c = pos / extent, extent in positions (the paper's
     coordinates lie in [-1, 1]); result (n, d_model): the 2 L lanes of axis 0, then those of axis 1 and so on,
-    and zeros in the lanes left over, which the paper, whose vector is as wide as it comes, does not have.
+    and zeros in the remaining lanes, which the paper, whose vector has no fixed width, does not have.
     n_octaves None is our convention: 10, or as many as d_model holds for every axis.
     """
     octaves = min(10, d_model // (2 * n_axes)) if n_octaves is None else n_octaves

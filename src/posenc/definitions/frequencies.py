@@ -1,11 +1,11 @@
 """Definitions of the scalings that fit rotary frequencies to lengths beyond the trained one.
 
-Pair k of width rotated lanes, k = 0.. width/2 - 1, turns by position * inv_freq[k], unscaled base**(-2k/width):
+Pair k of width rotated lanes, k = 0.. width/2 - 1, rotates by position * inv_freq[k], unscaled base**(-2k/width):
 inv_freq (n_pairs,) in radians per position, fastest first; lengths and wavelengths, 2 pi / inv_freq, in positions.
 factor, without unit, is how many times longer the sequences become (the papers' s); original_max_len the trained
-length L. Where a paper also multiplies the scores, that is a function of its own: `mscale`, `longrope_gain`.
+length L. Where a paper also multiplies the scores, that is a separate function: `mscale`, `longrope_gain`.
 
-Where a paper and programs part under one name, VERSIONS has each by name@version. Those give (inv_freq, gain,
+Where a paper and programs disagree under one name, VERSIONS has each by name@version. Those give (inv_freq, gain,
 score_factor): gain multiplies cosines and sines of queries and keys alike, score_factor every score.
 """
 
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 def linear(inv_freq: Array, *, factor: float) -> Array:
-    """Every pair turns slower by the factor: the same as dividing the positions by it.
+    """Every pair rotates slower by the factor: the same as dividing the positions by it.
 
     Paper: Chen et al. 2023, "Position Interpolation", arXiv 2306.15595: f(x, m L / L'), factor = L' / L.
     """
@@ -28,20 +28,20 @@ def linear(inv_freq: Array, *, factor: float) -> Array:
 
 
 def ntk_base(base: float, *, width: int, factor: float) -> float:
-    """The base with which the slowest pair turns slower by exactly the factor, and pair 0 as before.
+    """The base with which the slowest pair rotates slower by exactly the factor, while pair 0 stays unchanged.
 
     Source: bloc97 2023, "NTK-aware scaled RoPE" (a post); in print in Peng et al. 2023, YaRN, arXiv 2309.00071,
-    section 3.1: base * factor**(width / (width - 2)). width > 2. Where code has "alpha", it is the factor here.
+    section 3.1: base * factor**(width / (width - 2)). width > 2. The "alpha" of some code is the factor here.
     """
     return float(base * factor ** (width / (width - 2)))
 
 
 def dynamic_base(base: float, *, width: int, factor: float, seq_len: int, original_max_len: int) -> float:
-    """The base of `ntk_base` for a factor that follows the sequence, 1 up to the trained length.
+    """The base of `ntk_base` for a factor that grows with the sequence, 1 up to the trained length.
 
-    Source: emozilla 2023, "Dynamically scaled RoPE" (a post), as in Hugging Face ("dynamic"): the factor there is
-    factor * n / L - (factor - 1), n = max(seq_len, L): 1 at n = L, which then grows by factor per L positions.
-    Departure: YaRN, section 3.3, has n / L in its place, which is this with factor = 1. width > 2.
+    Source: emozilla 2023, "Dynamically scaled RoPE" (a post), as in Hugging Face ("dynamic"): the factor is
+    factor * n / L - (factor - 1), n = max(seq_len, L): 1 at n = L, then growing by factor per L positions.
+    Departure: YaRN, section 3.3, has n / L instead, which is this with factor = 1. width > 2.
     """
     n = max(seq_len, original_max_len)
     grown = factor * n / original_max_len - (factor - 1)
@@ -51,12 +51,12 @@ def dynamic_base(base: float, *, width: int, factor: float, seq_len: int, origin
 def by_parts(
     inv_freq: Array, *, factor: float, original_max_len: int, low_turns: float = 1.0, high_turns: float = 32.0
 ) -> Array:
-    """Pairs that turn often within the trained length stay, those that turn seldom are interpolated, a ramp between.
+    """Pairs that rotate often in the trained length stay, those that rotate seldom are interpolated, with a ramp.
 
-    Paper: Peng et al. 2023, "YaRN", arXiv 2309.00071, section 3.2 (NTK-by-parts): with r = L / wavelength turns and
-    gamma(r) = 0 for r < alpha, 1 for r > beta, else (r - alpha) / (beta - alpha):
+    Paper: Peng et al. 2023, "YaRN", arXiv 2309.00071, section 3.2 (NTK-by-parts): with r = L / wavelength rotations
+    and gamma(r) = 0 for r < alpha, 1 for r > beta, else (r - alpha) / (beta - alpha):
     (1 - gamma) * inv_freq / factor + gamma * inv_freq.
-    low_turns, high_turns are the paper's alpha = 1, beta = 32 (for Llama). The authors' code has `yarn` instead.
+    low_turns, high_turns are the paper's alpha = 1, beta = 32 (for Llama). The authors' code uses `yarn` instead.
     """
     out = np.zeros(len(inv_freq))
     for k, theta in enumerate(inv_freq):
@@ -75,12 +75,12 @@ def yarn_bounds(
     beta_slow: float = 1.0,
     truncate: bool = True,
 ) -> tuple[float, float]:
-    """The pairs, as fractional indices (low, high), that turn beta_fast and beta_slow times in the trained length.
+    """The pairs, as fractional indices (low, high), that rotate beta_fast and beta_slow times in the trained length.
 
-    Silent in the paper, from the code of YaRN's authors and Hugging Face: base**(-2k/width) * L = 2 pi beta solved
-    for k: width * ln(L / (2 pi beta)) / (2 ln base); truncate: low rounded down and high up to whole pairs (the
-    authors always do); after that, low at least 0 and high at most width - 1. That is the code's, though the last
-    pair is width/2 - 1; and low is not bounded above, nor high below (with L < 2 pi beta_slow it may be negative).
+    Not specified in the paper, from the code of YaRN's authors and Hugging Face: base**(-2k/width) * L = 2 pi beta
+    solved for k: width * ln(L / (2 pi beta)) / (2 ln base); truncate: low rounded down and high up to whole pairs (the
+    authors always do); after that, low at least 0 and high at most width - 1. That is the code's bound, though the
+    last pair is width/2 - 1. low has no upper and high no lower bound (with L < 2 pi beta_slow it may be negative).
     """
     low = width * math.log(original_max_len / (2 * math.pi * beta_fast)) / (2 * math.log(base))
     high = width * math.log(original_max_len / (2 * math.pi * beta_slow)) / (2 * math.log(base))
@@ -99,9 +99,9 @@ def yarn(
     beta_slow: float = 1.0,
     truncate: bool = True,
 ) -> Array:
-    """`by_parts` with a ramp that is linear in the index of the pair, not in its turns.
+    """`by_parts` with a ramp that is linear in the index of the pair, not in its number of rotations.
 
-    Paper: Peng et al. 2023, "YaRN", arXiv 2309.00071; the ramp departs from its section 3.2 and is that of the
+    Paper: Peng et al. 2023, "YaRN", arXiv 2309.00071; the ramp differs from its section 3.2 and follows the
     authors' code, Hugging Face and DeepSeek: with t = (k - low) / (high - low) between 0 and 1, bounds of
     `yarn_bounds`, theta / factor * t + theta * (1 - t). Where low == high, high is 0.001 more. The paper's second
     part, the temperature of the scores, is `mscale`.
@@ -125,11 +125,11 @@ def yarn(
 
 
 def mscale(factor: float, weight: float = 1.0) -> float:
-    """By what cosines and sines of queries and keys are multiplied under YaRN; the scores carry its square.
+    """The factor on cosines and sines of queries and keys under YaRN; the scores get its square.
 
     Paper: Peng et al. 2023, "YaRN", arXiv 2309.00071: sqrt(1/t) = 0.1 ln(factor) + 1. From the authors' code: 1
-    for factor <= 1. weight is DeepSeek's (mscale, mscale_all_dim), 1 in the paper; Hugging Face takes the quotient
-    of this at the two weights where a model has both.
+    for factor <= 1. weight is DeepSeek's (mscale, mscale_all_dim), 1 in the paper; if a model has both, Hugging Face
+    uses the quotient of this function at the two weights.
     """
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
@@ -141,8 +141,8 @@ def llama3(
 
     Source: Meta's code of Llama 3.1 (apply_scaling; no formula in Dubey et al. 2024, arXiv 2407.21783); between the
     two, smooth = (L / wavelength - low) / (high - low): (1 - smooth) * inv_freq / factor + smooth * inv_freq.
-    Llama 3.1: factor 8, low 1, high 4, L 8192. The same map as `by_parts` with low and high as its turns. The
-    comparisons here are of L / wavelength with low and high, so that a pair that does not turn (0) has no division.
+    Llama 3.1: factor 8, low 1, high 4, L 8192. The same map as `by_parts` with low and high as its bounds. The
+    comparisons here are of L / wavelength with low and high, so a pair that does not rotate (0) needs no division.
     """
     out = np.zeros(len(inv_freq))
     for k, theta in enumerate(inv_freq):
@@ -158,29 +158,29 @@ def llama3(
 
 
 def longrope(inv_freq: Array, factors: Array) -> Array:
-    """Every pair turns slower by a factor of its own, found by search.
+    """Every pair rotates slower by its own factor, found by search.
 
     Paper: Ding et al. 2024, "LongRoPE", arXiv 2402.13753 (the lambda of each dimension, here factors);
     Phi-3 keeps two lists, one for sequences up to L and one for longer ones. factors (n_pairs,), without unit.
-    Departure: the paper's first tokens that stay uninterpolated are not part of this.
+    Departure: the paper leaves the first tokens uninterpolated, which is not part of this.
     """
     return np.array([theta / f for theta, f in zip(inv_freq, factors, strict=True)])
 
 
 def longrope_gain(factor: float, original_max_len: int) -> float:
-    """By what cosines and sines are multiplied under LongRoPE; the scores carry its square.
+    """The factor on cosines and sines under LongRoPE; the scores get its square.
 
     Source: the code of LongRoPE's authors ("su") and of Phi-3, Hugging Face: sqrt(1 + ln factor / ln L), and 1 for
-    factor <= 1. factor is that of the lengths, L' / L, no single one of `longrope`'s.
+    factor <= 1. factor is the ratio of the lengths, L' / L, not one of `longrope`'s factors.
     """
     return math.sqrt(1 + math.log(factor) / math.log(original_max_len)) if factor > 1 else 1.0
 
 
 def proportional(*, head_dim: int, base: float, share: float) -> Array:
-    """Only the fastest pairs turn, at the frequencies they have when all do; the others carry no position.
+    """Only the fastest pairs rotate, at the frequencies that they have in `rope`; the others carry no position.
 
     Paper: Barbero et al. 2024, "Round and Round We Go!", arXiv 2410.06205 (p-RoPE; share is its p: 0 is `nope`, 1
-    `rope`); Gemma. floor(share * head_dim / 2) pairs turn by base**(-2k/head_dim), the rest by 0: (head_dim/2,).
+    `rope`); Gemma. floor(share * head_dim / 2) pairs rotate by base**(-2k/head_dim), the rest by 0: (head_dim/2,).
     Unlike rotary_dim of `rope`, head_dim stays in the exponent. Hugging Face divides by a factor too: `linear`.
     """
     n_turning = math.floor(share * head_dim / 2)
@@ -188,20 +188,20 @@ def proportional(*, head_dim: int, base: float, share: float) -> Array:
 
 
 def resonance(inv_freq: Array) -> Array:
-    """Each wavelength rounded to whole positions, so that pairs meet the same angles again in every turn.
+    """Each wavelength rounded to whole positions, so that pairs meet the same angles again in every period.
 
     Paper: Wang et al. 2024, "Resonance RoPE", arXiv 2403.00071: 2 pi / round(2 pi / inv_freq), after any other
-    scaling. Silent in the paper: a pair that does not turn (0) stays so. Wavelengths above a half.
+    scaling. Not specified in the paper: a pair that does not rotate (0) stays so. Wavelengths must be above a half.
     """
     return np.array([2 * math.pi / round(2 * math.pi / theta) if theta else 0.0 for theta in inv_freq])
 
 
 def critical_dim(*, width: int, base: float, original_max_len: int) -> int:
-    """How many lanes belong to pairs that complete a full turn within the trained length.
+    """The number of lanes in pairs that complete a period within the trained length.
 
     Paper: Liu et al. 2023, "Scaling Laws of RoPE-based Extrapolation", arXiv 2310.05209 (critical dimension):
     2 * ceil(width/2 * log_base(L / (2 pi))), which counts the pairs with wavelength < L, from k = 0. The formula
-    knows no bounds: below 2 pi positions it is <= 0, and above 2 pi * base more than width.
+    has no bounds: below 2 pi positions it is <= 0, and above 2 pi * base it exceeds width.
     """
     return 2 * math.ceil(width / 2 * math.log(original_max_len / (2 * math.pi)) / math.log(base))
 

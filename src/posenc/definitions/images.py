@@ -1,8 +1,8 @@
 """Definitions of encodings that act on the scores of images: (q_pos (m, 2), k_pos (n, 2)) -> (n_heads, m, n).
 
 A position is (row, column) = (y, x), whole, of a patch; distance (dy, dx) = q_pos - k_pos. As in `bias`, each result is
-added to q.k / sqrt(head_dim) before the softmax, except where the docstring says that the paper does otherwise.
-Where a table covers a window, a distance that no two patches of the window have raises IndexError.
+added to q.k / sqrt(head_dim) before the softmax, except where the docstring describes another rule of the paper.
+If a table covers a window, a distance that does not occur in the window raises IndexError.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def dynamic_position_bias(
     w_out: Array,
     b_out: Array,
 ) -> Array:
-    """A small trained network of the distance, in place of a table, so that any distance has a bias.
+    """A small trained network of the distance, instead of a table, so every distance has a bias.
 
     Paper: Wang et al. 2021, "CrossFormer: A Versatile Vision Transformer Hinging on Cross-scale Attention", arXiv
     2108.00154, section 3 (DPB): of (dy, dx), linear layers with layer normalisation and ReLU between them.
@@ -55,9 +55,9 @@ def dynamic_position_bias(
     depth hidden layers: w_in (width, n_axes), b_in (width,) into the first, w_mid (depth - 1, width, width), b_mid
     (depth - 1, width) into the others, ln_g, ln_b (depth, width) the gain and offset of each one's normalisation,
     w_out (n_heads, width), b_out (n_heads,). The authors' code has depth 3.
-    Silent in the paper, from its code: the variance is the mean square (not n - 1) plus 1e-5.
+    Not specified in the paper, from its code: the variance is the mean square (not n - 1) plus 1e-5.
     w_mid, b_mid are for depth > 1, ln_g, ln_b for norm.
-    Not of the paper: one axis; and, from x-transformers, log_distance, which takes sign(d) log(1 + |d|) for d on each
+    Not from the paper: one axis; and, from x-transformers, log_distance, which takes sign(d) log(1 + |d|) for d on each
     axis, norm False, which leaves the normalisation out, and activation "silu", z / (1 + exp(-z)) in place of ReLU.
     """
     weights = [w_in, *([] if w_mid is None else w_mid)]
@@ -109,16 +109,16 @@ def swin_v2(
     b1: Array,
     w2: Array,
 ) -> Array:
-    """A small trained network of the distance on a logarithmic scale, no more than 16 in all.
+    """A small trained network of the distance on a logarithmic scale, bounded by 16.
 
     Paper: Liu et al. 2021, "Swin Transformer V2", arXiv 2111.09883, section 3.3 (log-spaced continuous
     position bias): of sign(d) log(1 + |d|) on each axis, a hidden layer of ReLU.
 
     q_pos (m, 2), k_pos (n, 2); windows in patches; w1 (width, 2), b1 (width,), w2 (n_heads, width), no last offset; the
-    network's input is (y, x). Silent in the paper, from its code: d is first measured as 8 d / (W - 1), W the side of
-    the window trained with (pretrained_window, else window), and the logarithm's base is 8, so that inputs
-    lie in -log_8(9).. log_8(9) there; the result is 16 sigmoid(network). A side of 1 has d = 0 alone.
-    The bias goes beside a cosine of q and k times a trained scale, which is the model's and not part of this.
+    network's input is (y, x). Not specified in the paper, from its code: d is first scaled to 8 d / (W - 1), W the side
+    of the trained window (pretrained_window, else window), and the logarithm's base is 8, so inputs lie in
+    -log_8(9).. log_8(9) in that window; the result is 16 sigmoid(network). A side of 1 has only d = 0.
+    The models add the bias to the cosine similarity of q and k times a trained scale, which is not part of this.
     """
     side = [max(w - 1, 1) for w in (window if pretrained_window is None else pretrained_window)]
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
@@ -133,12 +133,12 @@ def swin_v2(
 def beit(
     q_pos: Positions, k_pos: Positions, *, n_heads: int, window: tuple[int, int] = (14, 14), weight: Array
 ) -> Array:
-    """The table of `swin` over the whole image, and three numbers more for a class token.
+    """The table of `swin` over the whole image, and three more numbers for a class token.
 
     Paper: Bao et al. 2021, "BEiT: BERT Pre-Training of Image Transformers", arXiv 2106.08254, which takes its relative
-    position bias from Raffel et al. 2019 and prints no formula; this is that of its code, of timm and of Hugging Face.
+    position bias from Raffel et al. 2019 and prints no formula; this is the one of its code, of timm and Hugging Face.
 
-    q_pos (m, 2), k_pos (n, 2), the class token at (-1, -1) or (-1, 0) and none else in a negative row (our convention);
+    q_pos (m, 2), k_pos (n, 2), the class token at (-1, -1) or (-1, 0) and no other in a negative row (our convention);
     window = (wh, ww) in patches; weight ((2 wh - 1) (2 ww - 1) + 3, n_heads): the rows of `swin`, then, third from
     last, class to patch (the class token is the query), patch to class, and last class to class.
     """
@@ -171,14 +171,14 @@ def decomposed_2d(
     rel_h: Array,
     rel_w: Array,
 ) -> Array:
-    """The query's product with one trained vector of the rows between and one of the columns between.
+    """The query's product with a trained vector of the row difference and one of the column difference.
 
     Paper: Li et al. 2021, "MViTv2", arXiv 2112.01526 (decomposed relative position embeddings): q_i . (R_h + R_w)
-    added, without the R_t of videos; so in Segment Anything (Kirillov et al. 2023, arXiv 2304.02643).
+    added, without the R_t of videos; as in Segment Anything (Kirillov et al. 2023, arXiv 2304.02643).
 
-    q (n_heads, m, head_dim), k (n_heads, n, head_dim), which does not enter; q_pos (m, 2), k_pos (n, 2); size = (h, w)
+    q (n_heads, m, head_dim), k (n_heads, n, head_dim), which is not used; q_pos (m, 2), k_pos (n, 2); size = (h, w)
     in patches; rel_h (2 h - 1, head_dim), row dy + h - 1; rel_w (2 w - 1, head_dim), row dx + w - 1; all heads share.
-    Departure, to the side of both codes: the paper divides q . (k + R) by sqrt(head_dim); they divide q . k alone, and
+    Departure, shared with both codes: the paper divides q . (k + R) by sqrt(head_dim); the codes divide only q . k, and
     q . R is NOT divided.
     """
     out = np.zeros((len(q), len(q_pos), len(k_pos)))

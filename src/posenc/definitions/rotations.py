@@ -1,9 +1,9 @@
-"""Definitions of the rotations that are learned, mixed, scaled or general: `rope` with another turn in its place.
+"""Definitions of the rotations that are learned, mixed, scaled or general: `rope` with another rotation.
 
 As in `rotary`, position p -> (R_q, R_k), and the score of query q at p_i and key k at p_j, both columns, is
-(R_q(p_i) q) . (R_k(p_j) k) / sqrt(head_dim), the division being attention's own. p is a float, or (n_axes,) where
-there are several axes. Matrices are (head_dim, head_dim), or (n_kv_heads, head_dim, head_dim) where every key head
-has its own; the queries of a group then use the matrices of their key head. `pope` is no matrix and gives scores.
+(R_q(p_i) q) . (R_k(p_j) k) / sqrt(head_dim), where attention does the division. p is a float, or (n_axes,) with
+several axes. Matrices are (head_dim, head_dim), or (n_kv_heads, head_dim, head_dim) if every key head has its own;
+the queries of a group then use the matrices of their key head. `pope` is not a matrix and gives scores.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def stretched_rope(
 
     Paper: Zhang et al. 2025, "Group Representational Position Encoding" (GRAPE), arXiv 2512.07805: GRAPE-M on the
     coordinate planes, where only the spectrum is learned. The authors' code (llama-mha-grape-m-nonctx.py) learns
-    log_freq, which starts at ln theta_k and is here ln theta_k + stretch_k: (rotary_dim/2,), 0 at the start.
+    log_freq, which starts at ln theta_k and is here ln theta_k + stretch_k: (rotary_dim/2,), initially 0.
     Mistral Large 4 calls the same LeRoPE (Hugging Face, mistral_large4, MistralLarge4TextRotaryEmbedding: alpha), on
-    frequencies of YaRN: inv_freq in place of base, (rotary_dim/2,), radians per position.
+    frequencies of YaRN: inv_freq instead of base, (rotary_dim/2,), radians per position.
 
-    Departures: that code turns CLOCKWISE, which is this with the two lanes of each pair exchanged; it turns the
-    whole head in halves; and it can give every head a spectrum of its own (by default all share one, as here).
+    Departures: that code rotates CLOCKWISE, which is this with the two lanes of each pair exchanged. It rotates the
+    whole head in halves, and it can give every head its own spectrum (by default all share one, as here).
     """
     width = head_dim if rotary_dim is None else rotary_dim
     start = base ** (-2 * np.arange(width // 2) / width) if inv_freq is None else inv_freq
@@ -61,12 +61,12 @@ def mixed_rope(
     """The rotation of `rope` in which every pair reads all axes, at learned frequencies of its head.
 
     Paper: Heo et al. 2024, "Rotary Position Embedding for Vision Transformer", arXiv 2403.13298, section 3.2 (mixed
-    learnable frequency): pair k of head h turns by the sum over the axes of p[a] * inv_freq[h, a, k].
+    learnable frequency): pair k of head h rotates by the sum over the axes of p[a] * inv_freq[h, a, k].
 
     p (n_axes,) in positions; inv_freq (n_kv_heads, n_axes, head_dim/2) in radians per position, of either sign;
-    base and n_axes idle: base belongs to the start. There the authors' code has, on two axes and for pair k of each
-    half of the pairs, 10**(-4k/head_dim) times (cos, sin) of an angle drawn for the head, a right angle more in the
-    second half. Departures: the code's axis 0 is the column; it pairs "interleaved" and gives each layer its own.
+    base and n_axes are unused: base belongs to the initialisation, where the authors' code, with two axes, gives pair k
+    of each half of the pairs 10**(-4k/head_dim) times (cos, sin) of a random angle of the head, plus a right angle in
+    the second half. Departures: the code's axis 0 is the column; it pairs "interleaved" and gives each layer its own.
     """
     turn = np.zeros((n_kv_heads, head_dim, head_dim))
     for h in range(n_kv_heads):
@@ -83,16 +83,16 @@ def retnet(
     pairing: Literal["half", "interleaved"] = "interleaved",
     centre: float = 0.0,
 ) -> tuple[Array, Array]:
-    """The rotation of `rope`, and a decay by one factor per head for every position between query and key.
+    """The rotation of `rope`, and a decay by one factor per head for each position of distance.
 
     Paper: Sun et al. 2023, "Retentive Network", arXiv 2307.08621, equations 5 and 8: a score carries
     gamma_h**distance, gamma_h = 1 - 2**(-5 - h), h = 0..: queries times gamma_h**(p - centre), keys times its
     inverse. Ahead, at distances < 0, it GROWS without bound: causal use only (the paper has 0 there).
 
-    p and centre in positions; gamma per position; centre, which no score knows, keeps the powers small.
-    Departures of the authors' code (TorchScale), not taken over: its angles are base**(-k/(head_dim/2 - 1)), so that
-    the last is 1/base itself, and it divides each row of the decay by the root of its sum. Not here either: the
-    paper's own runs (section 3.1) spread 1 - gamma from 1/32 to 1/512; no softmax; a norm of every head.
+    p and centre in positions; gamma per position; centre, which cancels in every score, keeps the powers small.
+    Departures of the authors' code (TorchScale), not followed here: its angles are base**(-k/(head_dim/2 - 1)), so
+    the last is 1/base itself, and it divides each row of the decay by the root of its sum. Also omitted: the paper's
+    own runs (section 3.1) spread 1 - gamma from 1/32 to 1/512, have no softmax, and normalise every head.
     """
     turn, _ = rope(p, head_dim=head_dim, base=base, pairing=pairing)
     power = (1 - 2.0 ** (-5 - np.arange(n_kv_heads))) ** (p - centre)
@@ -110,17 +110,17 @@ def fope(
     cos_mix: Array,
     sin_mix: Array,
 ) -> tuple[Array, Array]:
-    """Learned sums of the cosines and sines of all pairs in place of each pair's own; slow pairs do not turn.
+    """Learned sums of the cosines and sines of all pairs instead of each pair's own; slow pairs do not rotate.
 
     Paper: Hua et al. 2024, "Fourier Position Embedding", arXiv 2412.17739. The n pairs with theta_m >
-    2 pi / original_max_len, which complete a turn in training, are kept: C_k = sum over m of cos(p theta_m)
+    2 pi / original_max_len, which complete a period in training, are kept: C_k = sum over m of cos(p theta_m)
     cos_mix[h, m, k], S_k likewise of sines, and pair k: (a, b) -> (a C_k - b S_k, b C_k + a S_k). The others pass
-    unchanged. Mixes (n_kv_heads, n, n), near the identity at the start; then no rotation, so that a score knows
-    more than the distance. p in positions; theta_m = base**(-2m/head_dim).
+    unchanged. Mixes (n_kv_heads, n, n), initially near the identity. The result is not a rotation, so a score depends
+    on more than the distance. p in positions; theta_m = base**(-2m/head_dim).
 
-    Departures of the authors' code (Fourier-Position-Embedding, olmo/model.py), not taken over: for slow pairs it
-    sets the sine to 1 beside the cosine, (a, b) -> (a - b, b + a), which DOUBLES their part of the score (so did
-    vLLM's fope.py until 2026, issue 55204); at most head_dim/4 pairs are made of the mix; it pairs "half" alone.
+    Departures of the authors' code (Fourier-Position-Embedding, olmo/model.py), not followed here: for slow pairs it
+    sets the sine and the cosine to 1, (a, b) -> (a - b, b + a), which DOUBLES their part of the score (so did
+    vLLM's fope.py until 2026, issue 55204); at most head_dim/4 pairs use the mix; it pairs only "half".
     """
     theta = base ** (-2 * np.arange(head_dim // 2) / head_dim)
     kept = theta[theta > 2 * math.pi / original_max_len]
@@ -145,19 +145,19 @@ def pope(
     base: float = 10000.0,
     phase: Array,
 ) -> Array:
-    """Scores (n_heads, q_len, k_len) in which content gives the lengths and position alone the angles.
+    """Scores (n_heads, q_len, k_len) in which content gives the lengths and only position the angles.
 
     Paper: Gopalakrishnan et al. 2025, "Decoupling the What and Where With Polar Coordinate Positional Embeddings"
     (PoPE), arXiv 2509.10534, equation 6, query t, key s: sum over the lanes c of softplus(q_c) softplus(k_c)
     cos((s - t) theta_c + delta_c). (s - t) is MINUS the distance: it is the cosine of distance * theta_c - delta_c,
-    greatest where the distance is delta_c / theta_c, give or take whole wavelengths. delta is the learned phase,
+    greatest where the distance is delta_c / theta_c, up to whole wavelengths. delta is the learned phase,
     bounded to [-2 pi, 0]. Every lane has its own frequency, theta_c = base**(-c/head_dim), c = 0.. (the paper prints
     the exponent without the minus, its bound with theta for delta).
 
     q (n_heads, q_len, head_dim), k (n_kv_heads, k_len, head_dim), phase (n_kv_heads, head_dim) in radians; q_pos,
     k_pos in positions. The division by sqrt(head_dim) is left to attention, as elsewhere. PyPI's PoPE-pytorch is the
-    same (keys turn by s theta_c + delta_c); there, as in the paper, every head has its own phase, here the queries
-    of a group share that of their key head.
+    same (keys rotate by s theta_c + delta_c); there, as in the paper, every head has its own phase; here the queries
+    of a group share the phase of their key head.
     """
     theta = base ** (-np.arange(head_dim) / head_dim)
     delta = np.clip(phase, -2 * math.pi, 0.0)
@@ -181,18 +181,18 @@ def grape_m(
     planes: Array,
     log_freq: Array,
 ) -> tuple[Array, Array]:
-    """A turn in each of n_planes learned planes that stand at right angles to one another, at learned speeds.
+    """A rotation in each of n_planes learned, mutually orthogonal planes, at learned frequencies.
 
     Paper: Zhang et al. 2025, "Group Representational Position Encoding" (GRAPE), arXiv 2512.07805 (multiplicative,
     commuting subspaces): exp(p * sum over m of omega_m L_m), omega = exp(log_freq) radians per position, L_m a
-    skew matrix of rank 2. With orthonormal u, v and L = v u^T - u v^T, L turns u towards v, and by Rodrigues
-    exp(x L) = I + sin(x) L + (1 - cos(x)) L^2, the planes' parts adding up. What no plane holds stays as it is.
+    skew matrix of rank 2. With orthonormal u, v and L = v u^T - u v^T, L rotates u towards v, and by Rodrigues
+    exp(x L) = I + sin(x) L + (1 - cos(x)) L^2; the planes' parts add up. Components outside the planes stay unchanged.
 
     planes (n_kv_heads, head_dim, 2 n_planes), of full rank: its columns are made orthonormal in order (Gram-Schmidt,
-    so that each keeps its side); columns 2m, 2m+1 become u, v of plane m. log_freq (n_kv_heads, n_planes). With
-    the identity and omega_k = base**(-2k/head_dim) it is `rope`, interleaved. base and n_planes idle.
-    Departures: the paper's L(a, b) = a b^T - b a^T turns b towards a, so that its own form of RoPE, like the
-    authors' code, goes CLOCKWISE; here a = v, b = u. The code has the coordinate planes alone (`stretched_rope`).
+    which keeps each one's sign); columns 2m, 2m+1 become u, v of plane m. log_freq (n_kv_heads, n_planes). With
+    the identity and omega_k = base**(-2k/head_dim) it is `rope`, interleaved. base and n_planes are unused.
+    Departures: the paper's L(a, b) = a b^T - b a^T rotates b towards a, so its own form of RoPE, like the authors'
+    code, rotates CLOCKWISE; here a = v, b = u. The code has only the coordinate planes (`stretched_rope`).
     """
     turn = np.stack([np.eye(head_dim)] * n_kv_heads)
     for h in range(n_kv_heads):
@@ -213,12 +213,12 @@ def liere(
 
     Paper: Ostmeier et al. 2024, "LieRE: Lie Rotational Positional Encodings", arXiv 2406.10322: R(p) = exp(sum
     over the axes of p[a] A[a]), A[a, b] = U - U^T for block b, U with skew[a, b] above the diagonal, row by row.
-    Matrices of two axes need not commute: then a score knows more than the distance, except among positions on
-    one line through 0. With block = 2 each is a turn of lanes 2b, 2b+1, CLOCKWISE by sum of p[a] skew[a, b, 0].
+    Matrices of two axes need not commute: then a score depends on more than the distance, except among positions on
+    one line through 0. With block = 2 each rotates lanes 2b, 2b+1, CLOCKWISE by the sum of p[a] skew[a, b, 0].
 
     p (n_axes,) in positions; skew (n_axes, head_dim/block, block (block - 1)/2) in radians per position; n_axes and
-    init_std idle. Departures of the authors' code (StanfordMIMI/LieRE, models/rope_vit.py): positions are fractions
-    of the trained image's sides, entries start uniform in [0, 2 pi), and each head and layer may have its own.
+    init_std are unused. Departures of the authors' code (StanfordMIMI/LieRE, models/rope_vit.py): positions are
+    fractions of the trained image's sides, entries start uniform in [0, 2 pi), and heads and layers may have their own.
     """
     turn = np.zeros((head_dim, head_dim))
     for b in range(head_dim // block):
@@ -249,7 +249,7 @@ def dynamic_ntk(
     Source: emozilla 2023, "Dynamically scaled RoPE" (a post), as in Hugging Face ("dynamic"), `dynamic_base`:
     base * (factor * n / L - (factor - 1))**(d / (d - 2)), n = max(length, L), L = original_max_len, d = rotary_dim.
 
-    length in positions, the whole sequence's: a cached key must be turned anew when it grows. Hugging Face takes
+    length in positions, that of the whole sequence: a cached key must be rotated again when it grows. Hugging Face uses
     max_position_embeddings for L. attention_factor as in `rope`; neither source has one.
     """
     width = head_dim if rotary_dim is None else rotary_dim
@@ -280,15 +280,15 @@ def longrope(
     attention_factor: float = 1.0,
     long_attention_factor: float | None = None,
 ) -> tuple[Array, Array]:
-    """The rotation of `rope`, each pair slower by a factor of its own, from one list or another by the length.
+    """The rotation of `rope`, each pair slower by its own factor, from one of two lists by the length.
 
     Paper: Ding et al. 2024, "LongRoPE", arXiv 2402.13753: theta_k / lambda_k, the lambdas found by search. Two lists
-    (rotary_dim/2,) are Phi-3's, in Hugging Face "longrope": the long one holds where length > original_max_len.
-    length in positions, the whole sequence's: a cached key must be turned anew when it passes original_max_len.
+    (rotary_dim/2,) are Phi-3's, in Hugging Face "longrope": the long one applies if length > original_max_len.
+    length in positions, that of the whole sequence: a cached key must be rotated again when it passes original_max_len.
 
-    attention_factor as in `rope`, long_attention_factor in its place where the long list holds (None: the same one);
+    attention_factor as in `rope`; long_attention_factor replaces it with the long list (None: no change).
     Hugging Face derives one for both lengths, `longrope_gain`, and has one for each in phimoe (short_mscale,
-    long_mscale). Departure: the paper's first tokens that stay uninterpolated are not part of this.
+    long_mscale). Departure: the paper leaves the first tokens uninterpolated, which is not part of this.
     """
     width = head_dim if rotary_dim is None else rotary_dim
     is_long = length > original_max_len

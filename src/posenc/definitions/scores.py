@@ -1,9 +1,9 @@
 """More definitions of encodings that act on the scores, a continuation of `bias`: (n_heads, m, n).
 
-Distances through a network or a table of any graph, products of learned vectors, and gates read off the content.
+Distances through a network or a table of any graph, products of learned vectors, and gates that read the content.
 Those of images are in `images`, those that replace the distance inside `rope` in `distances`.
 As in `bias`, each result is added to q.k / sqrt(head_dim) unless its docstring names another scale, and
-distance = q_pos - k_pos; `cope` and `dape` take the scores themselves and return new ones.
+distance = q_pos - k_pos; `cope` and `dape` get the scores themselves and return new ones.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def fire(
     w2: Array,
     b2: Array,
 ) -> Array:
-    """A small trained network of the distance, which is measured as a share of the way back to the start.
+    """A small trained network of the distance, measured as a fraction of the query's position.
 
     Paper: Li et al. 2023, "Functional Interpolation for Relative Positions Improves Long Context Transformers"
     (FIRE), arXiv 2310.04418, section 3: f(psi(distance) / psi(max(L, q_pos))), psi(x) = log(c x + 1), with one
     hidden layer of ReLU: f(t) = w2 relu(w1 t + b1) + b2. c > 0 and the threshold L > 0 are trained.
 
     q_pos (m,), k_pos (n,), fractions allowed, the first token of the text at 0; w1, b1 (width,), w2 (n_heads, width),
-    b2 (n_heads,); c per position, a scalar; L = init_threshold times a trained scalar; where these are not given, the
-    values they start from. From the code printed in the paper: eps on the denominator, |L| for L, and that a factor of
-    a given L is trained. Ours: c = exp(log_c) to keep it positive.
-    Departures: the paper is causal, here keys ahead count by |distance| and q_pos by |q_pos|. Not a function of the
-    distance alone: beyond L the same distance means less, the farther from the start.
+    b2 (n_heads,); c per position, a scalar; L = init_threshold times a trained scalar; if these are not given, their
+    initial values. From the code printed in the paper: eps on the denominator, |L| for L, and the trained factor on a
+    given L. Ours: c = exp(log_c) to keep it positive.
+    Departures: the paper is causal; here keys ahead count by |distance| and q_pos by |q_pos|. The bias depends on more
+    than the distance: beyond L the same distance means less, the farther from the start.
     """
     c = init_c if log_c is None else float(np.exp(log_c))
     floor = init_threshold * abs(1.0 if threshold_scale is None else float(threshold_scale))
@@ -62,7 +62,7 @@ def fire(
 
 @cache
 def _deberta_bucket(distance: int, n_buckets: int, max_distance: int) -> int:
-    """The signed bucket of one distance, see `deberta`: exact up to mid, beyond it ever wider."""
+    """The signed bucket of one distance, see `deberta`: exact up to mid, beyond it of growing width."""
     mid, reach = n_buckets // 2, abs(distance)
     if reach <= mid:
         return distance
@@ -86,21 +86,21 @@ def deberta(
     key_table: Array | None = None,
     query_table: Array | None = None,
 ) -> Array:
-    """The query's product with a key of the distance, plus the key's with a query of the distance.
+    """The query's product with a key vector of the distance, plus the key's with a query vector of the distance.
 
     Paper: He et al. 2020, "DeBERTa: Decoding-enhanced BERT with Disentangled Attention", arXiv 2006.03654, equation 4:
     q_i . Kr[row] ("c2p", content to position) + k_j . Qr[row] ("p2c"). All terms, q.k itself included, are divided by
-    sqrt(head_dim * (1 + the number of terms)): sqrt(3 d) with both, so that THIS goes beside q.k at that scale.
+    sqrt(head_dim * (1 + the number of terms)): sqrt(3 d) with both, so THIS is added to q.k at that scale.
 
     q (n_heads, m, head_dim), k (n_heads, n, head_dim); q_pos (m,), k_pos (n,), whole; key_table (Kr) and query_table
     (Qr) (n_heads, 2 n_buckets, head_dim), already projected: the products of DeBERTa's relative embeddings with its
-    key and query projections; only that of a term in `terms` is asked for. max_distance > n_buckets//2 + 1.
+    key and query projections; only the table of a term in `terms` is required. max_distance > n_buckets//2 + 1.
     row = bucket + n_buckets, cut to 0.. 2 n_buckets - 1, so the farthest key back has the last row.
     From the public code of DeBERTa-v2 (the paper has no buckets): with mid = n_buckets//2, bucket = distance up to
     |distance| = mid, then sign(distance) * (mid + ceil((mid-1) log(|distance|/mid) / log((max_distance-1)/mid))); the
     ceiling is taken exactly here, in fractions (the code rounds a float32 logarithm up, which can put a distance that
-    IS an edge one bucket too high). Departure, to the side of the code and all checkpoints: the paper writes the row
-    of k_pos - q_pos for p2c; the code has that of q_pos - k_pos in both.
+    IS an edge one bucket too high). Departure, shared with the code and all checkpoints: the paper writes the row
+    of k_pos - q_pos for p2c; the code uses that of q_pos - k_pos in both.
     """
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for h, i, j in np.ndindex(out.shape):
@@ -125,11 +125,11 @@ def tupe(
     cls_to: Array | None = None,
     to_cls: Array | None = None,
 ) -> Array:
-    """The product of two learned position vectors, with projections of their own and [CLS] set apart.
+    """The product of two learned position vectors, with separate projections, and [CLS] treated separately.
 
     Paper: Ke et al. 2020, "Rethinking Positional Encoding in Language Pre-training" (TUPE-A), arXiv 2006.15595,
-    section 3.1: (p_i U_Q) . (p_j U_K) / sqrt(2 head_dim), beside q.k at that same scale. Section 3.2, the reset: where
-    the query is [CLS], at position 0, theta_1 stands instead, [CLS] itself included; where only the key is, theta_2.
+    section 3.1: (p_i U_Q) . (p_j U_K) / sqrt(2 head_dim), added to q.k at the same scale. Section 3.2, the reset: if
+    the query is [CLS], at position 0, the term is theta_1, also for [CLS] itself; if only the key is, theta_2.
 
     q_pos (m,), k_pos (n,), whole, 0.. max_len - 1 (or it raises); q_table, k_table (n_heads, max_len, head_dim): p U_Q
     and p U_K, already projected; theta_1 = cls_to, theta_2 = to_cls (n_heads,), not scaled. untie_cls False leaves the
@@ -157,13 +157,13 @@ def graphormer(
 
     Paper: Ying et al. 2021, "Do Transformers Really Perform Bad for Graph Representation?" (Graphormer), arXiv
     2106.05234, section 3.1.2, equation 6: b[phi(v_i, v_j)] added, phi the shortest path from the query's node to the
-    key's, and a value of its own where there is none.
+    key's, and a separate value if there is none.
 
     q_pos (m,), k_pos (n,): numbers of nodes, 0.. (or it raises); distances (nodes, nodes), whole, in edges, from row
-    to column, -1 where no path leads there; weight (n_heads, max_distance + 2): column = the distance, max_distance for
+    to column, -1 where there is no path; weight (n_heads, max_distance + 2): column = the distance, max_distance for
     all beyond it, and the last column for no path. Centrality and edge encodings are not part of this.
-    Of several graphs, distances (graphs, nodes, nodes), the numbers are (graph, node), and no path leads from one
-    graph into another (our convention).
+    With several graphs, distances (graphs, nodes, nodes), the numbers are (graph, node), and nodes of different graphs
+    have no path (our convention).
     """
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     sizes = np.shape(distances)[:-1]
@@ -179,12 +179,12 @@ def graphormer(
 
 
 def fox(x: Array, *, n_heads: int, d_model: int, weight: Array, b: Array) -> Array:
-    """What each token lets pass of all before it, added up in logarithms: a penalty paced by the content.
+    """The sum of the logarithms of the forget gates between key and query: a penalty that depends on the content.
 
     Paper: Lin et al. 2025, "Forgetting Transformer: Softmax Attention with a Forget Gate" (FoX), arXiv 2503.02130,
     section 3: d_ij = the sum over t = j + 1.. i of log f_t, f_t = sigmoid(w . x_t + b), w and b trained per head.
 
-    x (m, d_model): the tokens of ONE sequence in the order of time, both queries and keys; weight (n_heads, d_model),
+    x (m, d_model): the tokens of ONE sequence in temporal order, both queries and keys; weight (n_heads, d_model),
     b (n_heads,); result (n_heads, m, m), no unit. Never above 0 where j <= i. The paper is causal; keys ahead, j > i,
     get minus the sum over t = i + 1.. j here, so that d_ij = F_i - F_j everywhere, F the running sum of log f.
     """
@@ -200,17 +200,17 @@ def fox(x: Array, *, n_heads: int, d_model: int, weight: Array, b: Array) -> Arr
 def cope(
     scores: Array, q: Array, k: Array, allowed: NDArray[np.bool_], *, head_dim: int, max_count: int, weight: Array
 ) -> Array:
-    """Positions counted by gates: how many keys that matter lie between key and query, as a query would count them.
+    """Positions counted by gates: the number of keys between key and query that matter to the query.
 
     Paper: Golovneva et al. 2024, "Contextual Position Encoding" (CoPE), arXiv 2405.18719, section 4 and the listing
-    in its appendix: p_ij = the sum of g_it over t = j.. i, no more than max_count - 1; to the score comes
-    q_i . e[p_ij], between two whole p linearly. A key's own gate counts, so p_ii = g_ii and not 0.
+    in its appendix: p_ij = the sum of g_it over t = j.. i, at most max_count - 1; added to the score is
+    q_i . e[p_ij], interpolated linearly between whole p. A key's own gate counts, so p_ii = g_ii and not 0.
 
-    scores (n_heads, m, n), with all else that is added; q (n_heads, m, head_dim); k (n_heads, n, head_dim), which does
-    not enter again; allowed (m, n): True where the query may see the key; weight (head_dim, max_count): column p
+    scores (n_heads, m, n), with all other terms; q (n_heads, m, head_dim); k (n_heads, n, head_dim), which is not
+    used again; allowed (m, n): True where the query may see the key; weight (head_dim, max_count): column p
     is e[p], shared by all heads. Result (n_heads, m, n): the new scores; where not allowed, meaningless.
-    The gates are sigmoid(scores) as they come, that is SCALED, as in the listing and x-transformers (the equations
-    write q.k with no scale anywhere); q . e is not scaled in either. The sum runs over the ALLOWED keys t >= j in the
+    The gates are the sigmoid of the given, SCALED scores, as in the listing and x-transformers (the equations write
+    q.k with no scale anywhere); q . e is not scaled in either. The sum runs over the ALLOWED keys t >= j in the
     order of the columns, to the last one and not to i, which is the same under a causal mask.
     """
     out = np.array(scores)
@@ -236,14 +236,14 @@ def dape(
     w2: Array,
     b2: Array,
 ) -> Array:
-    """A bias bent by the score it meets: a small trained network over all heads, at each pair by itself.
+    """A bias adapted to the score: a small trained network over all heads, separately for each pair.
 
     Paper: Zheng et al. 2024, "DAPE: Data-Adaptive Positional Encoding for Length Extrapolation", arXiv 2405.14722,
     section 3: A + B + f([A; B]), f two layers with LeakyReLU between: w2 leaky(w1 [A; B] + b1) + b2.
 
     scores A (n_heads, m, n): q.k / sqrt(head_dim), without B; bias B (n_heads, m, n) or (n_heads, 1, 1): of any
     encoding; w1 (width, 2 n_heads), its first n_heads columns for A; b1 (width,), w2 (n_heads, width), b2 (n_heads,).
-    allowed (m, n) does not enter: f acts pair by pair. The slope below 0 is 0.01, torch's default in the authors' code.
+    allowed (m, n) is not used: f acts on each pair separately. The slope below 0 is 0.01, torch's default.
     """
     out = np.array(scores)
     b_all = np.broadcast_to(bias, out.shape)

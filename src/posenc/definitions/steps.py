@@ -1,7 +1,7 @@
-"""How a definition comes to one of its numbers: its lines as they run, each with the numbers put in.
+"""How a definition computes one of its numbers: its lines as they run, each with the numbers filled in.
 
-A definition is executed statement by statement, as it is written: nothing in it serves this, and the lines that are
-shown are those that ran. It is asked for one query and one key, or for one position.
+A definition is executed statement by statement, as written. It contains no code for this, and the lines shown are
+those that ran. It is run for one query and one key, or for one position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from posenc.definitions.written import is_number, sum_sentences, written
 
 Array = NDArray[np.float64]
 Cell = tuple[int, ...]
-_RUNS_ON = object()  # what a statement gives that does not return
+_RUNS_ON = object()  # the result of a statement that does not return
 _SHORT = 4
 
 
@@ -34,11 +34,11 @@ class Step:
 
     Args:
         function: The definition, or one that it calls.
-        name: What the line sets; "" where it returns.
-        formula: The expression, without branches that were not taken.
-        numbers: The same with the numbers put in.
-        value: What came out; of an array, the element that was asked for.
-        sums: What is added up in the expression.
+        name: The target that the line sets; "" where it returns.
+        formula: The expression, with only the branches taken.
+        numbers: The same with the numbers filled in.
+        value: The result; for an array, the requested element.
+        sums: The sums in the expression.
     """
 
     function: str
@@ -54,7 +54,7 @@ class Step:
         return " = ".join(side for i, side in enumerate(sides) if side and side not in sides[:i])
 
     def sentences(self) -> Iterator[str]:
-        """Yield what is added up, the largest terms first, and then the equation."""
+        """Yield the sums, the largest terms first, and then the equation."""
         for what, terms in self.sums:
             yield from sum_sentences(terms, _plain(what))
         yield f"{self}."
@@ -66,8 +66,8 @@ def follow(define: Callable[..., Any], cell: Cell, *args: Any, **options: Any) -
     Args:
         define: A function of this package.
         cell: The element's place in the result, or in the first array of it.
-        args: What the definition takes.
-        options: The same by name.
+        args: Arguments of the definition.
+        options: Its keyword arguments.
 
     >>> from posenc.definitions.bias import relative_bias
     >>> at, key, table = np.array([9]), np.array([4]), np.array([[0.5, 0.25, 0.125]])
@@ -82,7 +82,7 @@ def follow(define: Callable[..., Any], cell: Cell, *args: Any, **options: Any) -
 
 
 class _Note(NamedTuple):
-    """An expression that was run: what it sets, what came out, and the function as it was before."""
+    """An expression that was run: its target, its result, and the function's names before it."""
 
     target: ast.expr | None
     node: ast.expr
@@ -91,12 +91,12 @@ class _Note(NamedTuple):
 
 
 class _Run:
-    """One run: it executes statements, and notes those that lead to the cell."""
+    """One run: it executes statements, and records those that lead to the cell."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
         self.notes: list[_Note] = []
-        self.quiet = False  # while numbers are put in, functions are called without notes
+        self.quiet = False  # while numbers are filled in, functions run without notes
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Run a function of this package; those that it calls are run in the same way."""
@@ -114,7 +114,7 @@ class _Run:
         return self._body(statements, frame)[0]
 
     def _nested(self, node: ast.FunctionDef, frame: Frame, *args: Any) -> Any:
-        """Run a function that a definition has in it."""
+        """Run a function that is defined inside a definition."""
         given = dict(zip([one.arg for one in node.args.args], args, strict=True))
         return self._enter(node, frame.names | given)
 
@@ -144,7 +144,7 @@ class _Run:
         return _RUNS_ON, reached
 
     def _loop(self, node: ast.For, frame: Frame) -> bool | None:
-        """Run a loop, and keep the notes of those rounds that set the cell; of a short one that sets none, all."""
+        """Run a loop, keeping the notes of rounds that set the cell; keep all of a short loop that sets none."""
         reached: bool | None = None
         rounds = list(self._rounds(node, frame))
         for item in rounds:
@@ -157,7 +157,7 @@ class _Run:
         return reached
 
     def _rounds(self, node: ast.For, frame: Frame) -> Iterable[Any]:
-        """Return what a loop runs over; of one over all elements, `for h, i, j: out[h, i, j] = ..`, the cell alone."""
+        """Return the items of a loop; only the cell for a loop over all elements, `for h, i, j: out[h, i, j] = ..`."""
         sets = [target for one in ast.walk(node) if isinstance(one, ast.Assign) for target, _ in _pairs(one)]
         places = {ast.unparse(one.slice) for one in sets if isinstance(one, ast.Subscript)}
         over_all = places == {ast.unparse(node.target)} and isinstance(node.target, ast.Tuple)
@@ -165,11 +165,11 @@ class _Run:
         return found
 
     def _assign(self, node: ast.Assign | ast.AugAssign, frame: Frame) -> bool | None:
-        """Run an assignment, and note what it sets; return whether that is the cell, None if it is no element."""
+        """Run an assignment and note its targets; return whether one is the cell, None if none is an element."""
         pairs = list(_pairs(node))
         covers = [self._covers(target, frame) for target, _ in pairs]
         before = dict(frame.names)
-        if isinstance(node, ast.AugAssign):  # it changes the array that it reads
+        if isinstance(node, ast.AugAssign):  # it modifies the array that it reads
             before |= {name: np.copy(frame.names[name]) for name in _names_in(node.target) & frame.made}
         cell = self.cell
         if covers == [True]:
@@ -185,7 +185,7 @@ class _Run:
         return any(known) if known else None
 
     def _within(self, target: ast.expr, frame: Frame) -> Cell:
-        """Return the cell's place in that part of an array which a target is: what is called there makes the part."""
+        """Return the cell's place in the part of an array that a target names, for the function that computes it."""
         assert isinstance(target, ast.Subscript)
         array = np.asarray(frame.value(target.value))
         numbers = np.arange(array.size).reshape(array.shape)
@@ -193,7 +193,7 @@ class _Run:
         return tuple(int(place[0]) for place in np.nonzero(part == numbers[self._place(array)])) if part.ndim else ()
 
     def _covers(self, target: ast.expr, frame: Frame) -> bool | None:
-        """Return whether a target is the cell or holds it; None where it is no element of what is returned."""
+        """Return whether a target is the cell or contains it; None if it is not an element of the return value."""
         if not isinstance(target, ast.Subscript) or not _names_in(target.value) & frame.made:
             return None
         mask = np.zeros(np.shape(frame.value(target.value)), dtype=bool)
@@ -201,7 +201,7 @@ class _Run:
         return bool(mask[self._place(mask)])
 
     def _place(self, array: Array) -> Cell:
-        """Return the cell's place in an array: in matrices its last numbers, in a vector its first."""
+        """Return the cell's place in an array: its last indices in a matrix, its first in a vector."""
         return self.cell[-array.ndim :] if array.ndim > 1 else self.cell[: array.ndim]
 
     @contextmanager
@@ -214,13 +214,13 @@ class _Run:
             self.quiet = before
 
     def _note(self, target: ast.expr | None, node: ast.expr, value: Any, names: dict[str, Any], frame: Frame) -> None:
-        """Note what an expression came to.
+        """Record the result of an expression.
 
         Args:
-            target: What it is assigned to; None where it is returned.
+            target: The target it is assigned to; None where it is returned.
             node: The expression.
-            value: What came out; of an element that is set, the array.
-            names: What the names stood for before.
+            value: The result; if an element is set, the array.
+            names: The values of the names before.
             frame: The function.
         """
         value = value[0] if isinstance(value, tuple) and isinstance(value[0], np.ndarray) else value
@@ -231,12 +231,12 @@ class _Run:
         self.notes.append(_Note(target, node, value, Frame(frame.function, names, frame.made)))
 
     def steps(self) -> list[Step]:
-        """Return the notes as steps, without those that pass on what is there."""
+        """Return the notes as steps, without those that only pass a value on."""
         found: list[Step] = []
         self.quiet = True
         for target, node, value, frame in self.notes:
             name = "" if target is None else ast.unparse(target)
-            if isinstance(target, ast.Subscript):  # what the array began with no longer counts
+            if isinstance(target, ast.Subscript):  # the array's initial values no longer matter
                 start = {(frame.function, one) for one in _names_in(target)}
                 found = [step for step in found if (step.function, step.name) not in start]
             last = found[-1] if found else None
@@ -258,7 +258,7 @@ def _parse(function: Callable[..., Any]) -> ast.FunctionDef:
 
 
 def _callees(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of this package that a function can call; cached ones run as they are."""
+    """Return the functions of this package that a function can call; cached ones are called directly."""
     package = __name__.rpartition(".")[0]
     return {
         name: f
@@ -268,7 +268,7 @@ def _callees(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 
 
 def _pairs(node: ast.Assign | ast.AugAssign) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield what an assignment sets, each with its expression."""
+    """Yield the targets of an assignment, each with its expression."""
     if isinstance(node, ast.AugAssign):
         yield node.target, ast.BinOp(_load(node.target), node.op, node.value)
         return
@@ -284,7 +284,7 @@ def _is_element(target: ast.expr | None) -> bool:
 
 
 def _load(target: ast.expr) -> ast.expr:
-    """Return a target as an expression that is read."""
+    """Return a target as an expression to read."""
     found: ast.expr = ast.parse(ast.unparse(target), mode="eval").body
     return found
 
@@ -294,5 +294,5 @@ def _names_in(node: ast.expr) -> set[str]:
 
 
 def _plain(code: str) -> str:
-    """Write Python's mathematics as people do: powers by ^, products by a dot, no names of modules."""
+    """Write Python's mathematics in common notation: powers by ^, products by a dot, no names of modules."""
     return re.sub(r"\b(math|np|cmath)\.", "", code).replace(" ** ", "^").replace(" * ", " · ")

@@ -26,15 +26,15 @@ def vo_rope(
     pairing: Literal["half", "interleaved"] = "half",
     inv_freq: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Values rotate as keys of `rope` do, and the output of a query rotates back by the query's position.
+    """Values rotate as keys do in `rope`, and the output of a query rotates back by the query's position.
 
     Source: Su 2025, kexue.fm/archives/10862 (Transformer Upgrade Road 19, the second type of rotary position
-    encoding): o_i = R_i^T sum_j a_ij R_j v_j = sum_j a_ij R_(j - i) v_j, so that an output knows p_j - p_i alone.
-    Queries and keys stay as they are: VO-RoPE there; with `rope` on them it is QKVO-RoPE.
+    encoding): o_i = R_i^T sum_j a_ij R_j v_j = sum_j a_ij R_(j - i) v_j, so an output depends only on p_j - p_i.
+    Queries and keys stay unchanged: this is VO-RoPE there; with `rope` on them it is QKVO-RoPE.
 
     p in positions, fractions and negatives allowed; options as in `rope`; head_dim is the width of the values.
-    Silent there, from DeepSeek-V4's code (Hugging Face, deepseek_v4, DeepseekV4Attention): a part of the lanes may
-    rotate, there the last ones, "interleaved"; it is QKVO-RoPE with keys and values that are one tensor.
+    Not specified there, from DeepSeek-V4's code (Hugging Face, deepseek_v4, DeepseekV4Attention): a part of the lanes
+    may rotate, there the last ones, "interleaved"; it is QKVO-RoPE with one tensor as keys and values.
     """
     rotation, _ = rope(
         p,

@@ -1,4 +1,4 @@
-"""Definitions of what is called by one name and done in several ways: each has a name and a version."""
+"""Definitions of methods that exist in several versions under one name: each has a name and a version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from posenc.definitions.bias import Positions, alibi
 from posenc.definitions.frequencies import Array, by_parts, yarn
-from posenc.definitions.frequencies import mscale as _m  # the functions below have an argument of its name
+from posenc.definitions.frequencies import mscale as _m  # the functions below have an argument called mscale
 
 
 def yarn_paper(
@@ -20,12 +20,12 @@ def yarn_paper(
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
 ) -> tuple[Array, float, float]:
-    """YaRN as its paper prints it: a ramp in turns, and 0.1 ln(factor) + 1.
+    """YaRN as printed in its paper: a ramp in rotations, and 0.1 ln(factor) + 1.
 
     Paper: Peng et al. 2023, "YaRN", arXiv 2309.00071, definition 3: section 3.2 (`by_parts`; beta_slow, beta_fast are
-    its alpha, beta) with equations 21 and 22. It has no truncation, mscale or given attention factor. It parts from
-    the other versions on the ramp, which they have linear in the index of the pair (`yarn`); and below factor 1, of
-    which it does not speak, in the gain: its formula goes on where they have 1.
+    its alpha, beta) with equations 21 and 22. It has no truncation, mscale or given attention factor. It differs from
+    the other versions in the ramp, which they make linear in the index of the pair (`yarn`), and in the gain below
+    factor 1, which the paper does not discuss: its formula continues there, and theirs is 1.
     """
     plain = np.array([base ** (-2 * k / width) for k in range(width // 2)])
     inv_freq = by_parts(
@@ -44,12 +44,12 @@ def yarn_deepseek_v2(
     mscale: float | None = None,
     mscale_all_dim: float | None = None,
 ) -> tuple[Array, float, float]:
-    """YaRN as in the code that came with DeepSeek-V2 (modeling_deepseek.py); None: the key is missing.
+    """YaRN as in the code that came with DeepSeek-V2 (modeling_deepseek.py); None means that the key is missing.
 
     Source: its DeepseekV2YarnRotaryEmbedding, yarn_get_mscale and DeepseekV2Attention. The ramp is that of `yarn`,
     always truncated. gain = m(mscale) / m(mscale_all_dim), m the function `mscale`, a missing mscale read as 1 and a
-    missing mscale_all_dim as 0, m(0) = 1. score_factor = m(mscale_all_dim)**2: lanes that do not turn get it too,
-    and a score of lanes that do carries m(mscale)**2. It reads neither attention_factor nor truncate.
+    missing mscale_all_dim as 0, m(0) = 1. score_factor = m(mscale_all_dim)**2: it also applies to lanes that do not
+    rotate; a score of lanes that rotate carries m(mscale)**2. It reads neither attention_factor nor truncate.
     """
     inv_freq = yarn(
         width=width,
@@ -75,14 +75,14 @@ def yarn_transformers_5(
     mscale_all_dim: float | None = None,
     attention_factor: float | None = None,
 ) -> tuple[Array, float, float]:
-    """YaRN as in Hugging Face transformers 5 (looked at: 5.23); None: the key is missing.
+    """YaRN as in Hugging Face transformers 5 (version read: 5.23); None means that the key is missing.
 
-    Source: _compute_yarn_parameters, and for the score yarn_apply_mscale of deepseek_v2 and deepseek_v3. Where it
-    parts from `yarn@deepseek-v2`: the ramp may be left untruncated (read from the outer dict alone: per layer type
-    it stays truncated); attention_factor, given, is the gain; else both mscale and mscale_all_dim must be there and
-    not 0 for the quotient, and one without the other is IGNORED for the gain, which is m(1). A beta of 0 counts as
-    missing. The score_factor is the same, m(mscale_all_dim)**2 whatever the gain, so that mscale_all_dim alone
-    sharpens twice; only attention of DeepSeek's kind applies it, a Llama has 1 there whatever its file says.
+    Source: _compute_yarn_parameters, and for the score yarn_apply_mscale of deepseek_v2 and deepseek_v3. It differs
+    from `yarn@deepseek-v2`: the ramp may be left untruncated (read only from the outer dict: per layer type it stays
+    truncated). A given attention_factor is the gain. Otherwise the quotient needs both mscale and mscale_all_dim, not
+    0; one without the other is IGNORED for the gain, which is then m(1). A beta of 0 counts as missing. The
+    score_factor is the same, m(mscale_all_dim)**2 whatever the gain, so mscale_all_dim without mscale sharpens twice.
+    Only attention of DeepSeek's kind applies it; in a Llama it is 1 whatever its file contains.
     """
     inv_freq = yarn(
         width=width,
@@ -109,15 +109,16 @@ VERSIONS: dict[str, Callable[..., tuple[Array, float, float]]] = {
 
 
 def alibi_authors(q_pos: Positions, k_pos: Positions, *, n_heads: int, bias_max: float = 8.0) -> Array:
-    """ALiBi with the slopes of its authors' code, and |distance| where keys ahead are seen.
+    """ALiBi with the slopes of its authors' code, and |distance| for keys ahead.
 
-    Source: attention_with_linear_biases, get_slopes. It parts from `alibi@geometric` where n_heads is no power of two.
+    Source: attention_with_linear_biases, get_slopes. It differs from `alibi@geometric` unless n_heads is a power
+    of two.
     """
     return alibi(q_pos, k_pos, n_heads=n_heads, bias_max=bias_max)
 
 
 def alibi_geometric(q_pos: Positions, k_pos: Positions, *, n_heads: int, bias_max: float = 8.0) -> Array:
-    """ALiBi as its paper prints it: one geometric series of slopes for any number of heads.
+    """ALiBi as printed in its paper: one geometric series of slopes for any number of heads.
 
     Paper: Press et al. 2021, arXiv 2108.12409, section 3.
     """
@@ -130,13 +131,13 @@ def alibi_one_sided(q_pos: Positions, k_pos: Positions, *, n_heads: int, bias_ma
 
 
 def alibi_falcon(q_pos: Positions, k_pos: Positions, *, n_heads: int) -> Array:
-    """ALiBi as Falcon's code in Hugging Face transformers forms it, by which its weights were trained.
+    """ALiBi as in Falcon's code in Hugging Face transformers, with which its weights were trained.
 
-    Source: modeling_falcon.py, build_alibi_tensor (looked at: 5.23), whatever the dtype of the result: slope,
-    position of the KEY, and their product are each rounded to bfloat16. Beyond a few keys these are no multiples of
-    the slope, and beyond 256 keys share a position, so that no score is that of `alibi@authors`, from which it also
-    parts by slope * q_pos in each row, which the softmax takes away. Falcon divides the sum of q.k and this by
-    sqrt(head_dim); not done here.
+    Source: modeling_falcon.py, build_alibi_tensor (version read: 5.23), whatever the dtype of the result: slope,
+    position of the KEY, and their product are each rounded to bfloat16. Beyond a few keys these are not multiples of
+    the slope, and beyond 256 keys share a position, so no score equals that of `alibi@authors`. It also differs from
+    that by slope * q_pos in each row, which the softmax removes. Falcon divides the sum of q.k and this by
+    sqrt(head_dim); this definition does not.
     """
     return alibi(q_pos, k_pos, n_heads=n_heads, sides="key", precision="falcon-bfloat16")
 

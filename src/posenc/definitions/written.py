@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-SHOWN = 6  # numbers of a list, and terms of a sum, that are written
+SHOWN = 6  # the most numbers of a list, and terms of a sum, to write
 
 
 def is_number(value: Any) -> bool:
@@ -19,7 +19,7 @@ def is_number(value: Any) -> bool:
 
 
 def number(value: Any, digits: int = 7) -> str:
-    """Write a number: whole ones as they are, others with some digits.
+    """Write a number: integers in full, others with some digits.
 
     >>> number(4096.0), number(2 / 3), number(1e-9), number(1e6 / 3)
     ('4,096', '0.6666667', '1e-09', '333,333.33')
@@ -54,12 +54,12 @@ def written(value: Any) -> str:
 
 
 def sum_sentences(terms: Array, what: str, names: list[str] | None = None) -> list[str]:
-    """Return the sentences that say what a sum is made of, the largest terms first.
+    """Return sentences that describe a sum, the largest terms first.
 
     Args:
         terms: (n,).
-        what: What they are terms of, for the sentence.
-        names: What each is called; its number if left out.
+        what: The name of the sum, for the sentence.
+        names: The names of the terms; their index if left out.
     """
     called = names or [f"term {i}" for i in range(len(terms))]
     order = np.argsort(-np.abs(terms), kind="stable")

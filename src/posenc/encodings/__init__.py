@@ -1,4 +1,4 @@
-"""One file an encoding; importing this package registers them all."""
+"""One file per encoding; importing this package registers all of them."""
 
 from posenc.encodings.alibi import ALiBi as ALiBi
 from posenc.encodings.axial_rope import AxialRoPE as AxialRoPE

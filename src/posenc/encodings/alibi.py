@@ -50,34 +50,34 @@ _NAMED = ("authors", "geometric", "learned")
     },
 )
 class ALiBi(Bias):
-    """Subtract the distance times a slope, another for each head.
+    """Subtract the distance times a slope that differs for each head.
 
-    Symmetric in the distance, so that it serves encoders too; one-sided, it leaves keys ahead alone, and a model
-    that sees them can tell before from after. Behind a causal mask both are the same, and so is the slope times the
-    key's position, as BLOOM has it: they differ by a number for each query, which a softmax does not see. Source: Press
-    2021, section 3; for numbers of heads that are no power of two, the slopes of the authors' code.
+    The bias is symmetric in the distance, so it serves encoders too. With sides="one-sided" keys ahead get no bias, and
+    an encoder can distinguish before from after. Behind a causal mask both are equal. BLOOM's form, the slope times
+    the key's position, gives the same weights: it differs by one constant per query, which the softmax removes.
+    Source: Press 2021, section 3; for numbers of heads that are not a power of two, the slopes of the authors' code.
 
-    Learned slopes are learned as their logarithms: they stay positive, and a step changes a slope of 1/256 in
-    proportion as it does one of 1/2. They are kept in float32 when the module is cast. Falcon rounds slope, position
-    and product to bfloat16, and so puts keys beyond position 256 on steps, at times many keys on one; models
-    trained so want it so. It then divides the bias by √head_dim: `scale`.
+    Learned slopes are stored as logarithms, so they stay positive and an optimiser step changes small and large slopes
+    in proportion. They stay in float32 when the module is cast. Falcon rounds slope, position and product to
+    bfloat16, so several keys beyond position 256 may share one bias; models trained this way need the same rounding.
+    Falcon then divides the bias by √head_dim: see `scale`.
 
     Args:
-        n_heads: Heads of the queries.
-        slopes: "authors" (2^(-8(h+1)/H) where H is a power of two; otherwise those of the power
-            below, then every other one of twice that power), "geometric" (2^(-8(h+1)/H) for any H), "learned"
-            (parameters that start at the authors'), or a list of numbers.
-        bias_max: Exponent of the slowest slope, 8 in the paper; MPT's configurations call it alibi_bias_max.
+        n_heads: Number of query heads.
+        slopes: "authors" (2^(-8(h+1)/H) where H is a power of two; otherwise the slopes of the next lower power
+            of two, then every other slope of twice that power), "geometric" (2^(-8(h+1)/H) for any H), "learned"
+            (parameters that start at the authors' slopes), or a list of numbers.
+        bias_max: Exponent of the smallest slope, 8 in the paper; MPT's configurations call it alibi_bias_max.
         sides: "symmetric" (-m_h |i - j|), "one-sided" (-m_h max(i - j, 0)), or "key" (m_h j).
-        heads: Which heads have a slope: the first so many, or those of a list, which take the slopes in its order.
-            The others get no bias. None means all. H above is how many have one.
-        precision: "falcon-bfloat16" rounds as Falcon does; with sides="key".
-        scale: What the bias is multiplied by, after it is rounded: 1/√head_dim in Falcon, and 1 elsewhere.
+        heads: Heads that have a slope: the number of leading heads, or a list of heads, which receive the slopes in
+            its order. The other heads get no bias. None means all heads. H above is the number of heads with a slope.
+        precision: "falcon-bfloat16" rounds as Falcon does; requires sides="key".
+        scale: Factor on the bias after rounding: 1/√head_dim in Falcon, 1 elsewhere.
 
     Raises:
-        TypeError: A slope or a head that is no number.
-        ValueError: No heads, a bias_max or scale that is not positive, another word, a list that does not fit, a head
-            that is not there or named twice, or Falcon's rounding of a distance.
+        TypeError: A slope or a head is not a number.
+        ValueError: n_heads is below 1, bias_max or scale is not positive, a word is unknown, a list has the wrong
+            length, a head does not exist or is named twice, or precision="falcon-bfloat16" without sides="key".
 
     >>> ALiBi(n_heads=8).dense(torch.arange(3))[0, 0]
     tensor([[-0.0000, -0.5000, -1.0000],
@@ -109,11 +109,11 @@ class ALiBi(Bias):
             check_word(self.name, "precision", precision, "falcon-bfloat16")
             if sides != "key":
                 raise ValueError(
-                    f"{self.name}: precision='falcon-bfloat16' rounds positions of keys, so it needs sides='key'; got "
-                    f"sides={sides!r}. Pass sides='key'."
+                    f"{self.name}: precision='falcon-bfloat16' rounds the positions of keys, so it needs "
+                    f"sides='key'; got sides={sides!r}. Pass sides='key'."
                 )
         self.precision = precision
-        if sides == "key":  # whose bias is that of the key's place, and no distance
+        if sides == "key":  # the bias depends on the key's position, not on the distance
             self.by_distance = False
         if self.slopes == "learned":
             self.log_slope = nn.Parameter(torch.empty(len(self._sloped), dtype=torch.float32))
@@ -122,13 +122,13 @@ class ALiBi(Bias):
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return -m_h |q - k|, -m_h max(q - k, 0), or m_h k."""
         if self.sides == "key":
-            rows: Tensor = torch.broadcast_tensors(self._of_key(h, k), q)[0]  # one for each query, all alike
+            rows: Tensor = torch.broadcast_tensors(self._of_key(h, k), q)[0]  # one row per query, all equal
             return rows
         distance = floating((q - k).abs() if self.sides == "symmetric" else (q - k).clamp(min=0))
         return -self.slope(h, distance.dtype) * distance
 
     def slope(self, h: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the slopes of heads with `scale`, by arithmetic and comparisons alone, which a score_mod can trace."""
+        """Return the slopes of heads times `scale`, by arithmetic and comparisons only, so a score_mod can trace it."""
         return self._scaled(self._unscaled(h, dtype))
 
     def _unscaled(self, h: Tensor, dtype: torch.dtype) -> Tensor:
@@ -137,11 +137,11 @@ class ALiBi(Bias):
             has = torch.zeros_like(h, dtype=torch.bool)
             for i, head in enumerate(self._sloped):
                 place, has = torch.where(h == head, i, place), has | (h == head)
-        found = self._dealt(place, dtype)
+        found = self._slope_number(place, dtype)
         return found if len(self._sloped) == self.n_heads else torch.where(has, found, torch.zeros_like(found))
 
-    def _dealt(self, place: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the slope of number `place` among those that are dealt to heads."""
+    def _slope_number(self, place: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return slope number `place`, counted over the heads that have a slope."""
         if self.slopes == "learned":
             found: Tensor = wide(self.log_slope)[place.clamp(max=len(self._sloped) - 1)].exp().to(dtype)
             return found
@@ -178,7 +178,7 @@ class ALiBi(Bias):
                 self._count(least=0, heads=head)
         if not named or max(named) >= self.n_heads or len(set(named)) < len(named):
             raise ValueError(
-                f"{self.name}: heads must be different ones of 0..{self.n_heads - 1}, and at least one; got "
+                f"{self.name}: heads must name different heads of 0..{self.n_heads - 1}, and at least one; got "
                 f"heads={short(heads)}. Leave it out for all of n_heads={self.n_heads}."
             )
         return heads, named
@@ -194,7 +194,7 @@ class ALiBi(Bias):
         if len(given) != len(self._sloped):
             raise ValueError(
                 f"{self.name}: slopes must have one number for each head that has a slope, {len(self._sloped)}; got "
-                f"{len(given)} of them."
+                f"{len(given)} numbers."
             )
         return given
 

@@ -1,4 +1,4 @@
-"""Axial RoPE: each axis of the position turns its own share of the lanes."""
+"""Axial RoPE: each axis of the position rotates its own share of the pairs."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ from posenc.registry import register
     paper="Heo et al., Rotary Position Embedding for Vision Transformer; after Su et al., RoFormer",
     year=2024,
     arxiv="2403.13298",
-    formula="score = q_iᵀ R((p_j - p_i)·ω) k_j,  pair k of axis a turning by p_a·base^(-2k·n/d)",
+    formula="score = q_iᵀ R((p_j - p_i)·ω) k_j,  pair k of axis a rotated by p_a·base^(-2k·n/d)",
     parameters="0",
     cost="two products and one sum for each lane of q and k",
     aliases=("rope_2d", "rope_nd", "vision_rope"),
@@ -45,25 +45,26 @@ from posenc.registry import register
     },
 )
 class AxialRoPE(OwnFrequencies, Rotary):
-    """Turn a share of the pairs of lanes by the row, another by the column, and so on.
+    """Rotate one share of the pairs of dimensions by the row, another by the column, and so on.
 
-    Scores depend on the differences along each axis alone; axis 0 has the first pairs. For images of unequal sides
-    nothing needs to be done. DINOv3 takes `positions.unit_grid` and 2 pi times frequencies of base 100. Source: the
-    axial form of Heo 2024, section 3.2; the dealt frequencies, Pixtral (Agrawal 2024, 2410.07073).
+    Scores depend only on the differences along each axis; axis 0 has the first pairs. Images whose sides differ need no
+    special care. DINOv3 uses `positions.unit_grid` and frequencies of base 100 times 2 pi. Source: the axial form of
+    Heo 2024, section 3.2; the dealt frequencies, Pixtral (Agrawal 2024, 2410.07073).
 
     Args:
-        head_dim: Lanes of one head; 2 n_axes must divide it.
+        head_dim: Dimensions of one head; must be a multiple of 2 n_axes.
         n_axes: 2 for images, 3 for video.
-        base: 10,000, as in text; Heo 2024 takes 100 for images.
-        pairing: "half" (pair j is lanes j and j + head_dim / 2: Qwen2-VL) or "interleaved" (2j and 2j + 1).
-        spectrum: "shared" (all axes have the same frequencies, whose exponent runs over the lanes of one axis) or
+        base: 10,000, as in text; Heo 2024 uses 100 for images.
+        pairing: "half" (pair j is dimensions j and j + head_dim / 2: Qwen2-VL) or "interleaved" (2j and 2j + 1).
+        spectrum: "shared" (all axes have the same frequencies, with exponents over the dimensions of one axis) or
             "dealt" (the frequencies of RoPE over the whole head, dealt out to the axes in turn).
-        inv_freq: Frequencies of your own, or a function that makes them of the numbers 0, 1, ..; for the pairs of one
-            axis, or, dealt, for all of them; replaces the formula.
+        inv_freq: Frequencies that replace the formula, or a function that computes them from the indices 0, 1, ..; for
+            the pairs of one axis, or for all pairs with spectrum="dealt".
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
 
     Raises:
-        ValueError: A head_dim that the axes do not share evenly, a base not above 1, or frequencies that do not fit.
+        ValueError: head_dim is not a multiple of 2 n_axes, base is not above 1, or the frequencies have the wrong
+            shape.
 
     >>> AxialRoPE(head_dim=8).frequencies().numpy()
     array([[1.  , 0.01, 0.  , 0.  ],
@@ -85,7 +86,7 @@ class AxialRoPE(OwnFrequencies, Rotary):
         if head_dim % (2 * n_axes):
             raise ValueError(
                 f"{self.name}: head_dim must be a multiple of {2 * n_axes}, because {n_axes} axes share its pairs of "
-                f"lanes evenly; got head_dim={head_dim}, n_axes={n_axes}."
+                f"dimensions evenly; got head_dim={head_dim}, n_axes={n_axes}."
             )
         super().__init__(head_dim=head_dim, pairing=pairing)
         check_word(self.name, "spectrum", spectrum, "shared", "dealt")
@@ -93,11 +94,11 @@ class AxialRoPE(OwnFrequencies, Rotary):
         self._set_frequencies(self._width // 2, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_frequencies"]:
-        """Return base^(-2k / width), over the lanes of one axis or of the whole head."""
+        """Return base^(-2k / width), over the dimensions of one axis or of the whole head."""
         return geometric(self._width // 2, base=self.base, width=self._width)
 
     def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
-        """Return a matrix of blocks: each axis turns its own pairs."""
+        """Return a matrix of blocks: each axis rotates its own pairs."""
         inv_freq, n = self.inv_freqs(), self.n_axes
         each = [inv_freq[None]] * n if self.spectrum == "shared" else [inv_freq[None, axis::n] for axis in range(n)]
         blocks: Tensor = torch.block_diag(*each)

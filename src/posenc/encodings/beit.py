@@ -18,7 +18,7 @@ from posenc.registry import register
     paper="Bao et al., BEiT: BERT Pre-Training of Image Transformers",
     year=2021,
     arxiv="2106.08254",
-    formula="score + W[Δrow, Δcolumn, h], with a number each for class to patch, patch to class and class to class",
+    formula="score + W[Δrow, Δcolumn, h], and one number each for class to patch, patch to class and class to class",
     parameters="((2·window[0] - 1)·(2·window[1] - 1) + 3)·H",
     cost="one term a score",
     used_by=("BEiT", "BEiT-2", "data2vec"),
@@ -40,21 +40,21 @@ from posenc.registry import register
     },
 )
 class BEiT(Bias):
-    """Add a learned number for rows and columns between two patches, and one of three where a class token is met.
+    """Add a learned number for the difference in rows and columns of two patches, and three numbers for a class token.
 
-    The class token stands at (-1, -1), or where `positions.grid(rows, columns, n_prefix=1)` puts it, at (-1, 0). The
-    last three rows of the table are its own: what it says to patches, patches to it, and it to itself; the others are
-    Swin's. Moving all patches changes nothing, as long as the class token stays. The paper does not name the table; it
-    is in the authors' code. Source: Bao 2021, and Liu 2021 (2103.14030), section 3.2.
+    The class token stands at (-1, -1), or at (-1, 0), where `positions.grid(rows, columns, n_prefix=1)` puts it. The
+    last three rows of the table belong to it: class token to patch, patch to class token, and class token to itself.
+    The other rows are Swin's. Moving all patches changes nothing, as long as the class token stays. The paper does not
+    mention the table; it is in the authors' code. Source: Bao 2021, and Liu 2021 (2103.14030), section 3.2.
 
     Args:
-        n_heads: Heads of the queries.
+        n_heads: Number of query heads.
         window: Rows and columns of patches in an image.
 
     Raises:
-        ValueError: A size below 1, a token in a negative row that is no class token, or patches that lie further apart
-            than the table reaches (seen on the CPU; a GPU's own index check speaks there).
-        TypeError: Positions or sizes that are not integers.
+        ValueError: A size is below 1, a token in a negative row is not a class token, or two patches are further apart
+            than the table reaches (checked on the CPU; on a GPU the index kernel raises).
+        TypeError: Positions or sizes are not integers.
 
     >>> beit = BEiT(n_heads=1, window=(1, 1))
     >>> with torch.no_grad(): _ = beit.weight.copy_(torch.tensor([[5.0], [1.0], [2.0], [3.0]]))
@@ -78,7 +78,7 @@ class BEiT(Bias):
         return min(self.window)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the positions, of which those in a negative row are class tokens."""
+        """Keep the positions; a negative row marks a class token."""
         row, column = pos.unbind(-1)
         there = (row >= 0) | ((row == -1) & (column >= -1) & (column <= 0))
         if positions.may_look(there) and not there.all():
@@ -86,7 +86,7 @@ class BEiT(Bias):
                 f"{self.name}: a token in a negative row is the class token, which stands at (-1, -1) or (-1, 0); got "
                 f"{tuple(pos[~there][0].tolist())}. Count the rows of patches from 0."
             )
-        # where nobody may look, it stands beyond the table, and is not taken for a class token
+        # where values cannot be read, an invalid token goes beyond the table, so it is not taken for a class token
         return super().parts(torch.stack((row.where(there, len(self.weight)), column), -1), x, past, dtype)
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
@@ -96,7 +96,7 @@ class BEiT(Bias):
         inside = reached(apart, self.window) | q_class | k_class
         refuse_outside(inside, self.name, self.window, "`resized` makes a larger table.")
         end = self.weight.shape[0]
-        row = torch.where(inside, cell(apart, self.window), end)  # beyond the table, the look-up's own check speaks
+        row = torch.where(inside, cell(apart, self.window), end)  # beyond the table, the index kernel raises
         row = torch.where(k_class, end - 2, row)
         row = torch.where(q_class, end - 3 + 2 * k_class.long(), row)
         return wide(self.weight)[row, h]
@@ -104,15 +104,15 @@ class BEiT(Bias):
     def resized(self, window: tuple[int, int], *, rule: Rule = "bilinear") -> "BEiT":
         """Return a table for another image size; the class token's numbers stay.
 
-        The authors place the rows at distances that grow geometrically, and other code interpolates in cubes so: for
-        exact agreement with one of those, resize the table there.
+        The authors place the rows at geometrically growing distances, and other code uses cubic interpolation. To
+        match either exactly, resize the table with that code.
 
         Args:
-            window: Its rows and columns.
-            rule: As for `Learned2D.resized`; "bilinear" (the default) is that of Hugging Face's models.
+            window: New rows and columns.
+            rule: As for `Learned2D.resized`; "bilinear" (the default) is the rule of Hugging Face's models.
 
         Raises:
-            ValueError: A size below 1, or an unknown rule.
+            ValueError: A size is below 1, or the rule is unknown.
         """
         wanted = rows_and_columns(self, "window", window)
         patches, last = self.weight.detach().tensor_split((-3,))
@@ -122,5 +122,5 @@ class BEiT(Bias):
         return twin
 
     def reset_parameters(self) -> None:
-        """Draw the numbers from N(0, 0.02), cut off at two."""
+        """Draw the numbers from N(0, 0.02), truncated at two."""
         nn.init.trunc_normal_(self.weight, std=0.02)

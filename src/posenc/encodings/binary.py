@@ -11,7 +11,7 @@ from posenc.registry import register
 
 @register(
     "binary",
-    paper="folklore: the counting that sinusoids make continuous",
+    paper="folklore: binary counting, which sinusoids make continuous",
     year=2017,
     formula="x_p[i] + bit_{D-1-i}(p)",
     parameters="0",
@@ -37,16 +37,16 @@ from posenc.registry import register
 class Binary(Additive):
     """Add the position's binary digits, the most significant first.
 
-    Every position below 2^d_model has its own vector, but neighbours may differ in every lane
-    (1 is 01 and 2 is 10), and no lane says how far two positions are apart.
+    Every position below 2^d_model has its own vector. But neighbours may differ in every dimension
+    (1 is 01 and 2 is 10), and no dimension measures the distance between two positions.
 
     Args:
         d_model: Width of the token embeddings, and the number of digits.
 
     Raises:
-        ValueError: A position is negative or needs more than d_model digits (seen on the CPU; where nobody may
-            look, such a position is NaN).
-        TypeError: Positions that are not integers.
+        ValueError: A position is negative or needs more than d_model digits (checked on the CPU; where values cannot
+            be read, such a position becomes NaN).
+        TypeError: Positions are not integers.
 
     >>> Binary(d_model=3).vectors(torch.tensor([1, 6])).tolist()
     [[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
@@ -60,7 +60,7 @@ class Binary(Additive):
     def vectors(self, pos: Int64[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
         """Return the digits as 0.0 and 1.0."""
         end = 2 ** min(self.d_model, 63)
-        positions.check_range(pos, end, self.name, f"d_model={self.d_model} lanes hold that many digits")
+        positions.check_range(pos, end, self.name, f"d_model={self.d_model} dimensions hold that many digits")
         # int64 has 63 digits; a shift by more is undefined, and digit 63 of a position is 0
         shift = torch.arange(self.d_model - 1, -1, -1, device=pos.device).clamp(max=63)
         digits = ((pos[..., None] >> shift) & 1).to(torch.float32)

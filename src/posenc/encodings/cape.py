@@ -1,4 +1,4 @@
-"""CAPE: sinusoids of positions that are shaken while training."""
+"""CAPE: sinusoids of positions that are randomly shifted and scaled in training."""
 
 import math
 
@@ -40,22 +40,23 @@ from posenc.registry import register
     },
 )
 class CAPE(Additive):
-    """Add sinusoids of positions that a training run moves, jitters and stretches at random.
+    """Add sinusoids of positions that training shifts, jitters and scales at random.
 
-    A model that never sees the same absolute position twice must look at differences. One shift and one
-    stretch a sequence (a row of `pos`), one jitter a token, drawn from torch's generator whenever a module in
-    training mode places; in evaluation nothing is random. The paper centres and scales positions beforehand:
-    pass such positions, which are real numbers. Source: Likhomanenko 2021, section 3.
+    A model that never sees the same absolute position twice must rely on differences. Each sequence (a row of `pos`)
+    draws one shift and one scale, each token one jitter, from torch's generator whenever the module places positions
+    in training mode. Evaluation is deterministic. The paper centres and scales positions first: pass such positions,
+    which are real numbers. Source: Likhomanenko 2021, section 3.
 
     Args:
         d_model: Width of the token embeddings.
         base: 10,000.
-        max_global_shift: Δ is drawn from U(-it, it), in positions.
-        max_local_shift: ε_p is drawn from U(-it, it), in positions; 0.5 keeps the order of neighbours.
-        max_global_scaling: λ; log λ is drawn from U(-log it, log it).
+        max_global_shift: Δ is drawn from U(-max_global_shift, max_global_shift), in positions.
+        max_local_shift: ε_p is drawn from U(-max_local_shift, max_local_shift), in positions; 0.5 keeps the order of
+            neighbours.
+        max_global_scaling: log λ is drawn from U(-log max_global_scaling, log max_global_scaling).
 
     Raises:
-        ValueError: A d_model below 1, a base not above 1, a negative shift, or a scaling below 1.
+        ValueError: d_model is below 1, base is not above 1, a shift is negative, or the scaling is below 1.
 
     >>> cape = CAPE(d_model=2)
     >>> cape.eval().vectors(torch.tensor([1])).numpy().round(4)
@@ -75,16 +76,16 @@ class CAPE(Additive):
         finite = math.isfinite(max_global_shift + max_local_shift + max_global_scaling)
         if not (finite and max_global_shift >= 0 and max_local_shift >= 0 and max_global_scaling >= 1):
             raise ValueError(
-                f"{self.name}: shifts must not be negative, the scaling not below 1 and all finite; got "
+                f"{self.name}: shifts must be at least 0, the scaling at least 1, and all of them finite; got "
                 f"max_global_shift={max_global_shift}, max_local_shift={max_local_shift}, "
-                f"max_global_scaling={max_global_scaling}. 0, 0 and 1 switch the augmentation off."
+                f"max_global_scaling={max_global_scaling}. Pass 0, 0 and 1 to disable the augmentation."
             )
         self.base = frequencies.check_base(base, self.name)
         self.max_global_shift, self.max_local_shift = max_global_shift, max_local_shift
         self.max_global_scaling = max_global_scaling
 
     def augment(self, pos: Pos) -> Float64[Tensor, "*pos"]:
-        """Return positions as a training step sees them."""
+        """Return positions with the random shift, jitter and scale of one training step."""
 
         def draw(reach: float, *shape: int) -> Tensor:
             return (torch.rand(shape, dtype=torch.float64, device=pos.device) * 2 - 1) * reach
@@ -94,7 +95,7 @@ class CAPE(Additive):
         return moved * draw(math.log(self.max_global_scaling), *row).exp()
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
-        """Return sines and cosines in turn, of augmented positions while training."""
+        """Return sines and cosines in turn, of augmented positions in training mode."""
         inv_freq = geometric(-(-self.d_model // 2), base=self.base, width=self.d_model)
         exact = self.augment(pos) if self.training else pos.double()
         return waves(exact[..., None] * inv_freq.to(pos.device), self.d_model)

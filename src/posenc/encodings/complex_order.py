@@ -1,4 +1,4 @@
-"""Complex order embeddings: tokens turn in the complex plane as they move."""
+"""Complex order embeddings: tokens rotate in the complex plane with their position."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from posenc.registry import register
     paper="Wang et al., Encoding Word Order in Complex Embeddings",
     year=2019,
     arxiv="1912.12333",
-    formula="x_p[k] = r_k·e^{i(ω_k·p + φ_k)}, lanes 2k and 2k + 1 being its real and imaginary part",
+    formula="x_p[k] = r_k·e^{i(ω_k·p + φ_k)}, dimensions 2k and 2k + 1 its real and imaginary part",
     parameters="D/2",
     cost="two products and one sum for each lane of the embeddings",
     aliases=("complex",),
@@ -39,18 +39,18 @@ from posenc.registry import register
     },
 )
 class ComplexOrder(Embedded):
-    """Turn pairs of lanes of the token embeddings by learned angles proportional to the position.
+    """Rotate pairs of dimensions of the token embeddings by learned angles proportional to the position.
 
-    A word is a function of its position: amplitude and initial phase are the token embedding's own, seen as
-    complex numbers, and the position turns them. Of the paper's ways to share numbers this is the one in which
-    all words have the same frequencies; they stay in float32 whatever the module is cast to. What RoPE does to
-    queries and keys, before any projection. Source: Wang 2019, section 3.
+    A word is a function of its position: the token embedding, read as complex numbers, gives the amplitude and the
+    initial phase, and the position rotates them. Of the paper's ways to share parameters, this is the one in which
+    all words have the same frequencies. The frequencies stay in float32 whatever the module is cast to. RoPE does the
+    same to queries and keys; here it happens before any projection. Source: Wang 2019, section 3.
 
     Args:
         d_model: Width of the token embeddings; even.
 
     Raises:
-        ValueError: An odd d_model.
+        ValueError: d_model is odd.
 
     >>> complex_order = ComplexOrder(d_model=2)
     >>> with torch.no_grad(): _ = complex_order.inv_freq.fill_(torch.pi / 2)
@@ -64,7 +64,8 @@ class ComplexOrder(Embedded):
         super().__init__(d_model=d_model)
         if d_model % 2:
             raise ValueError(
-                f"{self.name}: d_model must be even, because lanes are real and imaginary parts; got d_model={d_model}."
+                f"{self.name}: d_model must be even, because pairs of dimensions are real and imaginary parts; got "
+                f"d_model={d_model}."
             )
         self.inv_freq = wide_parameter(d_model // 2)
         self.reset_parameters()
@@ -75,10 +76,10 @@ class ComplexOrder(Embedded):
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
-        """Return the turned tokens."""
-        return kernels.turn(x, *parts, pairing="interleaved")
+        """Return the rotated tokens."""
+        return kernels.rotate(x, *parts, pairing="interleaved")
 
     def reset_parameters(self) -> None:
-        """Set the frequencies to RoPE's, which the paper leaves open."""
+        """Set the frequencies to RoPE's; the paper does not specify their start."""
         with torch.no_grad():
             self.inv_freq.copy_(geometric(self.d_model // 2, base=10000.0, width=self.d_model))

@@ -1,4 +1,4 @@
-"""CoPE: positions that count what the query finds worth counting."""
+"""CoPE: positions that count the keys that matter to the query."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from posenc.registry import register
     paper="Golovneva et al., Contextual Position Encoding: Learning to Count What's Important",
     year=2024,
     arxiv="2405.18719",
-    formula="s_ij + q_i·e[p_ij],  p_ij = min(Σ_{t=j..i} σ(s_it), P - 1),  e between two counts by interpolation",
+    formula="s_ij + q_i·e[p_ij],  p_ij = min(Σ_{t=j..i} σ(s_it), P - 1),  e interpolated between counts",
     parameters="d·max_count",
     cost="P products of width d for each query, a sum along the row and two look-ups a score",
     aliases=("contextual_position_encoding",),
@@ -41,18 +41,18 @@ from posenc.registry import register
 class CoPE(ScoreMap):
     """Count the keys that matter to the query, from itself back to each key, and add a learned vector of the count.
 
-    A gate for each key, the sigmoid of its score, says how much it counts; counts have fractions, and the vectors
-    of the whole numbers below and above are mixed. Keys that are masked do not count. Which keys lie between is
-    decided by their positions, whatever their order: a key's count is that of all keys that may be seen at its
-    position or after. Gates are made of scaled scores and the vectors' products are not scaled, as in the paper's
-    code (appendix B); its equations scale neither. Source: Golovneva 2024, section 4, equations 3 to 6.
+    A gate for each key, the sigmoid of its score, is the key's share of the count. Counts have fractions, and the
+    vectors of the whole numbers below and above are interpolated. Masked keys do not count. Positions decide which
+    keys lie between, whatever their order in memory: a key's count sums the visible keys at its position or after.
+    Gates use scaled scores and the products with the vectors are not scaled, as in the paper's code (appendix B); its
+    equations scale neither. Source: Golovneva 2024, section 4, equations 3 to 6.
 
     Args:
-        head_dim: Lanes of one head.
+        head_dim: Dimensions of one head.
         max_count: P: counts end at P - 1; all heads share the P vectors.
 
     Raises:
-        ValueError: No lanes, no counts, or q with other lanes.
+        ValueError: head_dim or max_count is below 1, or q has another head_dim.
 
     >>> cope = CoPE(head_dim=1, max_count=3)
     >>> with torch.no_grad(): _ = cope.weight.copy_(torch.tensor([[0.0, 10.0, 20.0]]))
@@ -61,7 +61,7 @@ class CoPE(ScoreMap):
     [[[[15.0, 10.0, 5.0]]]]
     """
 
-    accepts_real = False  # positions say no more than which key is behind which
+    accepts_real = False  # positions only order the keys
     reads_qk = True
 
     def __init__(self, *, head_dim: int, max_count: int = 64) -> None:
@@ -100,7 +100,7 @@ class CoPE(ScoreMap):
     def counts(
         self, scores: Float[Tensor, "batch n_heads q_len k_len"], k_placed: Placed, mask: Bool[Tensor, "..."] | None
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
-        """Return p_ij: how much each query counts of the keys from each key's position on, at most P - 1."""
+        """Return p_ij: the sum of the gates of the keys from each key's position up to the query, at most P - 1."""
         gates = scores.sigmoid()
         if mask is not None:
             gates = gates.masked_fill(~mask, 0.0)
@@ -109,8 +109,8 @@ class CoPE(ScoreMap):
         from_here = gates.flip(-1).cumsum(-1).flip(-1)
         first = torch.searchsorted(row, k_placed.parts[0].contiguous())  # of the keys at the same position
         counts = from_here.gather(-1, first[..., None, None, :].expand_as(gates))
-        return counts.fmin(counts.new_tensor(self.max_count - 1))  # NaN of padding, too, counts to the last
+        return counts.fmin(counts.new_tensor(self.max_count - 1))  # NaN, from padding, also becomes P - 1
 
     def reset_parameters(self) -> None:
-        """Set the vectors to zero, where the paper's code starts: NoPE."""
+        """Set the vectors to zero, as the paper's code starts: NoPE."""
         nn.init.zeros_(self.weight)

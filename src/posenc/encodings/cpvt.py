@@ -39,22 +39,22 @@ from posenc.registry import register
     },
 )
 class CPVT(Embedded):
-    """Add a depthwise convolution of the tokens over the grid on which they stand.
+    """Add a depthwise convolution of the tokens over their image grid.
 
-    The zeros beyond the image's border tell where the border is, and from there the layers count; at any image
-    size. The grid is read from the positions, so that an incomplete image needs no care: a place without a token
-    counts as zero. Tokens in a negative row, where `positions.grid` puts class tokens, pass unchanged, as in the
-    paper. A token's neighbours must be in the same call, and one row of the batch holds one image: of two tokens in
-    one place, one is not seen. The paper puts the convolution behind the first layer; here it stands before it, as
-    every embedding does. Source: Chu 2021, section 3.2.
+    Zeros beyond the image's border mark the border, and later layers can count from there, at any image size. The grid
+    is read from the positions, so an incomplete image needs no special care: a cell without a token counts as zero.
+    Tokens in a negative row, where `positions.grid` puts class tokens, pass unchanged, as in the paper. All neighbours
+    of a token must be in the same call, and one row of the batch holds one image: if two tokens share a cell, one of
+    them is ignored. The paper puts the convolution behind the first layer; here it comes before, like every embedding.
+    Source: Chu 2021, section 3.2.
 
     Args:
         d_model: Width of the token embeddings.
         kernel_size: k, odd; 3 in the paper.
 
     Raises:
-        ValueError: An even kernel_size.
-        TypeError: Positions that are not integers.
+        ValueError: kernel_size is even.
+        TypeError: Positions are not integers.
 
     >>> cpvt = CPVT(d_model=1)
     >>> with torch.no_grad(): _ = cpvt.weight.fill_(1.0), cpvt.shift.zero_()  # the sum of the neighbours
@@ -70,7 +70,7 @@ class CPVT(Embedded):
         self._count(kernel_size=kernel_size)
         if kernel_size % 2 == 0:
             raise ValueError(
-                f"{self.name}: kernel_size must be odd, so that a token stands in the middle; got {kernel_size}."
+                f"{self.name}: kernel_size must be odd, so that the token is in the middle; got {kernel_size}."
             )
         self.kernel_size = kernel_size
         self.weight = nn.Parameter(torch.empty(d_model, kernel_size, kernel_size))
@@ -82,7 +82,7 @@ class CPVT(Embedded):
         return (pos,)
 
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
-        """Return the tokens plus the convolution, whose products are formed in float32 or wider."""
+        """Return the tokens plus the convolution, computed in float32 or wider."""
         if x.numel() == 0:
             return x
         index, there = self._neighbours(parts[0])
@@ -101,10 +101,10 @@ class CPVT(Embedded):
     def _neighbours(
         self, pos: Int64[Tensor, "*batch seq 2"]
     ) -> tuple[Int64[Tensor, "*batch seq k2"], Bool[Tensor, "*batch seq k2"]]:
-        """Return for each token and offset the index of the token that stands there, and whether one does."""
+        """Return for each token and offset the index of the token in that cell, and whether there is one."""
         reach = torch.arange(self.kernel_size, device=pos.device) - self.kernel_size // 2
         row, column = pos.unbind(-1)
-        # one number a place, in rows so long that no step of the kernel leads from one into another
+        # one number per cell, in rows so long that no offset of the kernel leads from one row into another
         width = 2 * column.abs().amax(-1, keepdim=True) + self.kernel_size
         place = torch.where(row >= 0, row * width + column, torch.iinfo(torch.int64).min)
         step = (reach[:, None] * width[..., None, None] + reach).flatten(-2)

@@ -41,20 +41,20 @@ from posenc.registry import register
     },
 )
 class DAPE(ScoreMap):
-    """Add a bias to the scores, and what a small network makes of both in all heads.
+    """Add a bias to the scores, and a correction that a small network computes from both.
 
-    The network sees one pair of tokens: its scores A in all heads and its biases B in all heads. B is the bias of
-    the encoding inside, which joins the scores here and not by `bias`, so that A is without it. Source: Zheng 2024,
-    section 3.2 and appendix (code).
+    For each pair of tokens the network reads the scores A and the biases B of all heads. B comes from the inner
+    encoding. It joins the scores here and not through `bias`, so A does not include it. Source: Zheng 2024, section
+    3.2 and appendix (code).
 
     Args:
-        n_heads: Heads of the queries.
-        width: Of the network's hidden layer; 32 in the paper.
-        encoding: What gives B: a name, constructed with n_heads, or an encoding of the family of biases.
+        n_heads: Number of query heads.
+        width: Units of the network's hidden layer; 32 in the paper.
+        encoding: The encoding that gives B: a name, constructed with n_heads, or an encoding of the `Bias` family.
 
     Raises:
-        ValueError: No heads, no width, an encoding for other heads, or scores of other heads.
-        TypeError: An encoding that is no `Bias`.
+        ValueError: n_heads or width is below 1, or the encoding or the scores have another number of heads.
+        TypeError: The encoding is not a `Bias`.
 
     >>> dape = DAPE(n_heads=2, encoding="alibi")
     >>> with torch.no_grad(): _ = dape.w2.zero_(), dape.b2.fill_(7.0)
@@ -76,7 +76,7 @@ class DAPE(ScoreMap):
         self._draw()
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Place for the bias."""
+        """Place the positions for the bias."""
         return (self.encoding.place(pos, x, past=past.parts[0] if past else None, dtype=dtype),)
 
     def rescore(
@@ -102,7 +102,7 @@ class DAPE(ScoreMap):
             return scores + bias + adapted.movedim(-1, 1)
 
     def resolve(self, seq_len: int) -> Encoding:
-        """Resolve the bias, where it depends on the length."""
+        """Resolve the bias if it depends on the length."""
         resolved = self.encoding.resolve(seq_len)
         if resolved is self.encoding:
             return self
@@ -111,12 +111,12 @@ class DAPE(ScoreMap):
         return as_before(twin, self)
 
     def reset_parameters(self) -> None:
-        """Draw the network as the authors' code does, uniform within the root of each layer's width; and the bias."""
+        """Draw the network as the authors' code does, uniform within ±1/√fan_in; reset the bias too."""
         self._draw()
         self.encoding.reset_parameters()
 
     def options(self) -> dict[str, Any]:
-        """Return the constructor's arguments; the bias as it was given."""
+        """Return the constructor's arguments; the bias as the user gave it."""
         return super().options() | ({} if self._named is None else {"encoding": self._named})
 
     def _draw(self) -> None:
@@ -126,22 +126,22 @@ class DAPE(ScoreMap):
             nn.init.uniform_(parameter, -(self.width**-0.5), self.width**-0.5)
 
     def _make(self, encoding: Any) -> Any:
-        """Construct a bias that is named; any other is one already, or will be found out."""
+        """Construct a bias from its name; leave anything else for the check in `_fitting`."""
         if not isinstance(encoding, str):
             return encoding
         try:
             return registry.create(encoding, dims=registry.Dims(n_heads=self.n_heads))
         except TypeError as error:
             raise TypeError(
-                f"{self.name}: by name, the bias is constructed with n_heads={self.n_heads} alone; got "
-                f"encoding={encoding!r}. {error} Here, pass the encoding itself."
+                f"{self.name}: a bias given by name is constructed with only n_heads={self.n_heads}; got "
+                f"encoding={encoding!r}. {error} Pass a constructed encoding instead."
             ) from error
 
     def _fitting(self, member: Any) -> Bias:
         if not isinstance(member, Bias):
             raise TypeError(
-                f"{self.name}: adapts a bias, which looks at positions alone; got encoding={member!r}. "
-                "Pass the name of one, or one itself."
+                f"{self.name}: needs a bias, which depends only on positions; got encoding={member!r}. "
+                "Pass the name of a bias, or a `Bias`."
             )
         if member.n_heads != self.n_heads:
             raise ValueError(

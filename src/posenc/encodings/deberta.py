@@ -1,4 +1,4 @@
-"""DeBERTa's disentangled attention: content meets the learned vector of a bucket of distances, both ways."""
+"""DeBERTa's disentangled attention: content times the learned vector of a bucket of distances, in both directions."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,7 +14,7 @@ from posenc.families import ContentBias, no_autocast, of_each_head
 from posenc.registry import register
 
 TERMS = ("c2p", "p2c")
-CHUNK = 192  # keys that are multiplied with the rows they meet, and no others
+CHUNK = 192  # near keys per block, each block multiplied only with the table rows that occur in it
 
 
 @register(
@@ -46,30 +46,31 @@ CHUNK = 192  # keys that are multiplied with the rows they meet, and no others
     },
 )
 class DeBERTa(ContentBias):
-    """Add what the query says of the distance's key vector, and the key of the distance's query vector.
+    """Add the query's product with the distance's key vector, and the key's product with its query vector.
 
-    A published model has one table of 2 n_buckets rows, `rel_embeddings.weight`, normalised by the encoder's
-    LayerNorm where `norm_rel_ebd` says so. A layer's key_table is its projection by `key_proj` and its query_table
-    that by `query_proj`, biases included, split into heads; with `share_att_key=False`, by `pos_key_proj` and
-    `pos_query_proj`. Here the projected rows are what is learned. Both tables are read at the bucket of i - j: so
-    does all public code, and so was every checkpoint trained, where the paper writes δ(j, i) for the second.
+    A published model has one table of 2 n_buckets rows, `rel_embeddings.weight`, which the encoder's LayerNorm
+    normalises where `norm_rel_ebd` asks for it. A layer's key_table is its projection by `key_proj` and its
+    query_table that by `query_proj`, biases included, split into heads; with `share_att_key=False`, by `pos_key_proj`
+    and `pos_query_proj`. Here the projected rows are the parameters. Both tables are read at the bucket of i - j, as in
+    all public code and every trained checkpoint; the paper writes δ(j, i) for the second table.
 
-    Distances up to n_buckets / 2 have a bucket each, further ones share by logarithm up to max_distance, and each
-    side's last serves beyond. Edges are compared as whole numbers; transformers' floating formula gives the same
-    bucket for every distance up to 20,000 and all sizes tried. A version 1 model, which has no logarithm and looks k
-    tokens far, is n_buckets=2k with rows clip(r - k, 0, 2k - 1) of its tables, r = 0 .. 4k - 1. Source: He 2020,
-    section 3.1, and the authors' code.
+    Distances up to n_buckets / 2 have a bucket each. Larger distances share logarithmic buckets up to max_distance,
+    and the last bucket of each side serves all distances beyond. Bucket edges are compared as integers; transformers'
+    floating-point formula gives the same bucket for every distance up to 20,000 and all sizes tried. A version 1
+    model, which has no logarithm and reaches k tokens, is n_buckets=2k with rows clip(r - k, 0, 2k - 1) of its tables,
+    r = 0 .. 4k - 1. Source: He 2020, section 3.1, and the authors' code.
 
     Args:
-        n_heads: Heads of the queries.
-        head_dim: Lanes of one head.
-        n_buckets: Buckets on either side of the query, 256 in version 2; half of them hold one distance.
-        max_distance: Where the logarithm ends, `max_relative_positions` in a configuration.
+        n_heads: Number of query heads.
+        head_dim: Dimensions of one head.
+        n_buckets: Buckets on each side of the query, 256 in version 2; half of them hold one distance.
+        max_distance: Distance at which the logarithm ends, `max_relative_positions` in a configuration.
         terms: "c2p" for q·key_table, "p2c" for k·query_table, or both. All products are divided by
             √(head_dim (1 + len(terms))).
 
     Raises:
-        ValueError: Fewer than 4 buckets, a max_distance within the exact ones, other terms, or q of another shape.
+        ValueError: n_buckets is below 4, max_distance is within the exact buckets, a term is unknown, or q has another
+            shape.
 
     >>> DeBERTa(n_heads=1, head_dim=2).row(torch.tensor([-512, -5, 0, 128, 131, 500, 9999])).tolist()
     [0, 251, 256, 384, 387, 510, 511]
@@ -110,21 +111,21 @@ class DeBERTa(ContentBias):
     def row(self, distance: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
         """Return the row of both tables for each distance (query minus key): 0 furthest ahead, n_buckets for 0."""
         starts = (0, *range(1, self.n_buckets // 2 + 1), *self._edges)  # of buckets 0 .. n_buckets, behind the query
-        ahead = [1 - start for start in reversed(starts[1:])]  # the mirror image: bucket -b ends where b starts
+        ahead = [1 - start for start in reversed(starts[1:])]  # mirrored: bucket -b ends where b starts
         thresholds = torch.tensor([*ahead, *starts[1:-1]], device=distance.device)
         return torch.bucketize(distance, thresholds, right=True)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the positions exact; as float64 where the bias shall be."""
+        """Keep the positions exact; as float64 for a float64 bias."""
         return (pos.double() if dtype == torch.float64 else pos,)
 
     def bias(
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
-        """Return (q_i · K[row] + k_j · Q[row]) / √(d (1 + terms)), some keys after the others.
+        """Return (q_i · K[row] + k_j · Q[row]) / √(d (1 + terms)), one block of keys at a time.
 
-        Neighbours among keys meet few rows, and one where they are far from every query: then a number of each query
-        and one of each key are all. So a call with a block of queries is cheap however many keys there are.
+        Neighbouring keys use few rows of the tables. Keys far from every query use one row: then one number per query
+        and one per key suffice. So a call with a block of queries is cheap however many keys there are.
         """
         if (q.shape[1], q.shape[-1]) != (self.n_heads, self.head_dim):
             raise ValueError(
@@ -145,7 +146,7 @@ class DeBERTa(ContentBias):
         return torch.cat(found, -1)
 
     def score_scale(self, head_dim: int) -> float:
-        """Return 1 / √(head_dim (1 + terms)), so that the sum of all products has the size of one."""
+        """Return 1 / √(head_dim (1 + terms)), so that the sum of all products is as large as one of them."""
         return float((head_dim * (1 + len(self.terms))) ** -0.5)
 
     def reset_parameters(self) -> None:
@@ -154,7 +155,7 @@ class DeBERTa(ContentBias):
             nn.init.normal_(table, std=0.02)
 
     def _sizes(self, q_pos: Tensor, k_pos: Tensor) -> list[int]:
-        """Return how many keys are taken at once: those before and behind all near ones, and in between a few."""
+        """Return the sizes of blocks of keys: all keys before and behind the near ones, and small blocks between."""
         n, far = k_pos.shape[-1], self._edges[-1]
         if not _may_look(q_pos, k_pos):
             return [n]
@@ -165,8 +166,8 @@ class DeBERTa(ContentBias):
         return [end - begin for begin, end in pairwise(ends) if end > begin]
 
     def _met(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, int, int]:
-        """Return the row of each pair, or one that all have; and the first and the last that occur."""
-        far = self._edges[-1]  # from here on, ahead and behind, there is one row
+        """Return the row of each pair, or one row if all share it; and the first and the last row that occur."""
+        far = self._edges[-1]  # beyond this distance each side has one row
         rows = self.row(torch.arange(-far, far + 1, device=q_pos.device))
         first, last = 0, 2 * self.n_buckets - 1
         if _may_look(q_pos, k_pos):
@@ -185,7 +186,7 @@ def _may_look(q_pos: Tensor, k_pos: Tensor) -> bool:
 def _products(
     of_q: Tensor | None, k: Tensor, queries: Tensor | None, row: Tensor, first: int, last: int
 ) -> Float[Tensor, "batch n_heads q_len_or_one k_len"]:
-    """Look up the products of queries and those of keys with the rows of pairs, of which only some are formed."""
+    """Look up the products of q and k with each pair's row; compute them only for the rows that occur."""
     total = None
     if of_q is not None:
         total = of_q.gather(-1, row.expand(*of_q.shape[:3], -1)).expand(-1, -1, -1, k.shape[2])
@@ -193,7 +194,7 @@ def _products(
         of_k = queries[:, first : last + 1] @ k.mT
         of_k = of_k.gather(-2, (row - first).expand(*k.shape[:2], -1, k.shape[2]))
         total = of_k if total is None else total + of_k
-    assert total is not None  # as there are terms
+    assert total is not None  # a term is required
     return total
 
 
@@ -207,7 +208,7 @@ def _edges(n_buckets: int, max_distance: int) -> tuple[int, ...]:
     width = exact - 1
     edges = []
     for m in range(n_buckets - exact):
-        n = max(exact, int(exact * ((max_distance - 1) / exact) ** (m / width)) - 2)  # near, and not beyond
+        n = max(exact, int(exact * ((max_distance - 1) / exact) ** (m / width)) - 2)  # slightly below the edge
         while n**width * exact**m <= exact**width * (max_distance - 1) ** m:
             n += 1
         edges.append(n)

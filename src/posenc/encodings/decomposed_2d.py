@@ -1,4 +1,4 @@
-"""Decomposed relative positions: queries meet a learned vector of the rows between, and one of the columns."""
+"""Decomposed relative positions: queries times a learned vector of the row difference, and one of the column's."""
 
 from typing import Any
 
@@ -41,21 +41,21 @@ from posenc.registry import register
     },
 )
 class Decomposed2D(ContentBias):
-    """Add to each score what the query says of a vector for the rows between, and of one for the columns.
+    """Add the query's products with a vector of the row difference and one of the column difference.
 
     All heads share the vectors, and neither product is divided by √d. Row Δ + rows - 1 of `rel_h` belongs to the
-    difference Δ, query minus key. A pair further apart than `size` is an error, not a guess. Where a model pools its
-    keys by a stride s, key i of an axis stands at s·i + s - 1 on the grid of the queries: so the models count.
+    difference Δ, query minus key. A pair further apart than `size` raises an error. Where a model pools its keys by a
+    stride s, pass s·i + s - 1 as the position of key i of an axis, on the grid of the queries, as the models count.
     Source: Li 2021, section 4.1, equation 4.
 
     Args:
-        head_dim: Lanes of one head.
-        size: Rows and columns of the grid; where queries and keys have two, of the larger.
+        head_dim: Dimensions of one head.
+        size: Rows and columns of the grid; of the larger grid if queries and keys have different ones.
 
     Raises:
-        ValueError: A size below 1, q with other lanes, or a pair that lies further apart than the grid (seen on the
-            CPU; a GPU's own index check speaks there).
-        TypeError: Positions or sizes that are not integers.
+        ValueError: A size is below 1, q has another head_dim, or a pair is further apart than the grid (checked on
+            the CPU; on a GPU the index kernel raises).
+        TypeError: Positions or sizes are not integers.
 
     >>> bias = Decomposed2D(head_dim=1, size=(1, 2))
     >>> with torch.no_grad(): _ = bias.rel_h.fill_(1.0), bias.rel_w.copy_(torch.tensor([[7.0], [0.0], [5.0]]))
@@ -81,7 +81,7 @@ class Decomposed2D(ContentBias):
         return min(self.size)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the positions exact; as float64 where the bias shall be."""
+        """Keep the positions exact; as float64 for a float64 bias."""
         return (pos.double() if dtype == torch.float64 else pos,)
 
     def bias(
@@ -102,7 +102,7 @@ class Decomposed2D(ContentBias):
         for difference, table in ((down, self.rel_h), (right, self.rel_w)):
             with no_autocast(q.device):  # half precision would round the products before the softmax
                 by_difference = q.to(dtype) @ table.to(dtype).T
-            # where nobody may look, a pair too far apart meets the look-up's own check and no other pair's product
+            # where values cannot be read, the index kernel raises for a pair too far apart
             row = torch.where(inside, difference.long() + len(table) // 2, len(table))
             terms.append(by_difference.gather(-1, row.expand(*by_difference.shape[:-1], -1)))
         return terms[0] + terms[1]
@@ -111,11 +111,11 @@ class Decomposed2D(ContentBias):
         """Return tables for another grid by linear interpolation.
 
         Args:
-            size: Its rows and columns.
-            rule: As for `Learned.resized`; "cells" (the default) is that of the published models.
+            size: New rows and columns.
+            rule: As for `Learned.resized`; "cells" (the default) is the rule of the published models.
 
         Raises:
-            ValueError: A size below 1, or an unknown rule.
+            ValueError: A size is below 1, or the rule is unknown.
         """
         wanted, tables = rows_and_columns(self, "size", size), {}
         for (name, table), n in zip(self.named_parameters(), wanted, strict=True):
@@ -125,6 +125,6 @@ class Decomposed2D(ContentBias):
         return twin
 
     def reset_parameters(self) -> None:
-        """Draw the vectors from N(0, 0.02), cut off at two."""
+        """Draw the vectors from N(0, 0.02), truncated at two."""
         for table in (self.rel_h, self.rel_w):
             nn.init.trunc_normal_(table, std=0.02)

@@ -1,4 +1,4 @@
-"""Dual chunk attention: positions count within chunks, and meet across their borders."""
+"""Dual chunk attention: positions count within chunks, with capped distances between chunks."""
 
 import math
 
@@ -42,23 +42,24 @@ from posenc.registry import register
     },
 )
 class DualChunk(Piecewise):
-    """Turn tokens of one chunk by their distance, those of neighbouring chunks as near as can be, all others far.
+    """Rotate by the distance within a chunk, by a capped distance to the previous chunk, and by c to all others.
 
-    Chunks hold chunk - local tokens. Across one border distances are exact for the first `local` queries of a chunk
-    and end at `chunk`; chunks further back are seen from `chunk`. So no distance is beyond it. The paper's pretrained
-    length c is chunk + 1, as in the authors' code, which with local >= chunk / 2 sees far chunks from nearer. Keys
-    ahead have the negative of the distance that they would have looking back. Source: An 2024, section 3, and code.
+    Chunks hold chunk - local tokens. To the previous chunk, distances are exact for a chunk's first `local` queries and
+    end at `chunk`; keys in earlier chunks are seen from position `chunk`. So no distance exceeds it. The paper's
+    pretrained length c is chunk + 1, as in the authors' code. With local >= chunk / 2, that code sees far chunks from
+    nearer. Keys ahead get the negative of the distance that they would have looking back. Source: An 2024, section 3,
+    and code.
 
     Args:
-        head_dim: Lanes of one head; all of them turn.
+        head_dim: Dimensions of one head; all of them rotate.
         chunk: c, the largest distance, in positions; three quarters of the trained length in the authors' code.
-        local: How many of a chunk's first queries see all of the previous chunk at its distance; a sixteenth of the
-            trained length there.
-        base: That of the model's RoPE.
-        pairing: That of the model's RoPE.
+        local: Number of a chunk's first queries that see the whole previous chunk at its exact distance; a sixteenth
+            of the trained length in the authors' code.
+        base: Base of the model's RoPE.
+        pairing: Pairing of the model's RoPE.
 
     Raises:
-        ValueError: A chunk below 1, a local below 0 or not below chunk, an odd head_dim, or a base not above 1.
+        ValueError: chunk is below 1, local is below 0 or not below chunk, head_dim is odd, or base is not above 1.
 
     >>> DualChunk(head_dim=2, chunk=12, local=4).distances(torch.arange(16))[15].tolist()
     [12, 11, 10, 9, 8, 7, 6, 5, 7, 6, 5, 4, 3, 2, 1, 0]
@@ -81,13 +82,13 @@ class DualChunk(Piecewise):
         if local >= chunk:
             raise ValueError(
                 f"{self.name}: local must be below chunk, because chunks hold chunk - local tokens; got chunk={chunk} "
-                f"and local={local}. A quarter of chunk or less is common."
+                f"and local={local}. A common choice is at most a quarter of chunk."
             )
         self.head_dim, self.chunk, self.local = head_dim, chunk, local
         self.base, self.pairing = self.rope.base, pairing
 
     def maps(self, pos: Pos) -> tuple[Tensor, ...]:
-        """Return places in the chunk, those seen from the next chunk, and the one seen from all others."""
+        """Return positions in the chunk, those seen from the next chunk, and the one seen from all other chunks."""
         length = self.chunk - self.local
         place = pos.remainder(length)
         return place, (place + length).clamp(max=self.chunk), torch.full_like(pos, self.chunk)

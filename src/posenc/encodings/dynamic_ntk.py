@@ -11,7 +11,7 @@ from posenc.registry import register
 
 @register(
     "dynamic_ntk",
-    paper="emozilla, Dynamically Scaled RoPE (as Peng et al., YaRN, section 3.4, tells it)",
+    paper="emozilla, Dynamically Scaled RoPE (as Peng et al., YaRN, section 3.4, describes it)",
     year=2023,
     arxiv="2309.00071",
     formula="RoPE with base·(s·n/L - (s - 1))^(d/(d-2)) at n > L positions",
@@ -38,27 +38,27 @@ from posenc.registry import register
     },
 )
 class DynamicNTK(OfLength, Scaled, Rotary):
-    """Turn as RoPE does with a base that grows with the text, once it is longer than those of training.
+    """Rotate as RoPE does, with a base that grows once the text is longer than the trained length.
 
-    Short texts are turned as in training. Since frequencies depend on the length, `resolve(seq_len)` fixes them, and
-    keys that are cached under other ones must be turned on: `rephase`. Source: emozilla 2023; the form of
+    Short texts rotate as in training. Since frequencies depend on the length, `resolve(seq_len)` fixes them. Keys
+    cached under other frequencies must be rotated further: see `rephase`. Source: emozilla 2023; the form of
     transformers and vLLM.
 
     Args:
-        head_dim: Lanes of one head.
+        head_dim: Dimensions of one head.
         original_max_len: L, the trained length in positions.
-        factor: s: how fast the base grows; 1 stretches to the text's length and no further.
+        factor: s: how fast the base grows; 1 stretches only to the text's length.
         base: 10,000.
-        rotary_dim: How many lanes turn; None means all.
-        rotary_side: "first" or "last": which ones.
-        pairing: "half" (lane k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
-        attention_factor: The gain: what multiplies the turned lanes of q and of k.
-        score_factor: What multiplies all scores besides.
-        length: n, in positions; None to have it given by `resolve(seq_len)`.
+        rotary_dim: Number of dimensions that rotate; None means all.
+        rotary_side: "first" or "last": which dimensions rotate.
+        pairing: "half" (dimension k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
+        attention_factor: The gain, which multiplies the rotated dimensions of q and of k.
+        score_factor: Additional factor on all scores.
+        length: n, in positions; None to set it later by `resolve(seq_len)`.
 
     Raises:
-        ValueError: An odd width, one beyond head_dim, a base not above 1, a factor below 1, or placed before the
-            length is known.
+        ValueError: A width is odd or larger than head_dim, base is not above 1, factor is below 1, or the encoding is
+            placed before the length is known.
 
     >>> rope = DynamicNTK(head_dim=128, factor=8.0, original_max_len=2048).resolve(4096)
     >>> round(rope.stretched_base())  # 10000 * 9^(128/126)
@@ -92,7 +92,7 @@ class DynamicNTK(OfLength, Scaled, Rotary):
         """Return the base for the length.
 
         Raises:
-            ValueError: There is none yet.
+            ValueError: No length is set yet.
         """
         return frequencies.dynamic_base(
             self.base,

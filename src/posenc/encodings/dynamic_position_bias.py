@@ -11,7 +11,7 @@ from posenc.families import Bias, check_word, floating, wide
 from posenc.families.networks import of_heads, tabulated
 from posenc.registry import register
 
-_NORM_EPS = 1e-5  # of torch's LayerNorm, in which the authors train
+_NORM_EPS = 1e-5  # the default of torch's LayerNorm, which the authors train with
 
 
 @register(
@@ -43,25 +43,25 @@ _NORM_EPS = 1e-5  # of torch's LayerNorm, in which the authors train
     },
 )
 class DynamicPositionBias(Bias):
-    """Add what a small network makes of the distance: a number for each head.
+    """Add a number for each head that a small network computes from the distance.
 
-    So there is one for any distance, also for those that training has not shown. The authors' network is `depth` times
-    a linear layer, LayerNorm and ReLU, and a linear layer to the heads; they give it rows and columns (`n_axes=2`) and
-    a width of a quarter of the tokens', their code a sixteenth. Other libraries have it for text, with SiLU and
-    without LayerNorm. It runs once for each distance that there is, not for each pair. Source: Wang 2021, section 3.3.
+    So every distance has a bias, including distances absent from training. The authors' network is `depth` blocks of a
+    linear layer, LayerNorm and ReLU, and a linear layer to the heads. Its input is rows and columns (`n_axes=2`). Its
+    width is a quarter of d_model in the paper, a sixteenth in their code. Other libraries offer it for text, with SiLU
+    and without LayerNorm. It runs once per distinct distance, not per pair. Source: Wang 2021, section 3.3.
 
     Args:
-        n_heads: Heads of the queries.
+        n_heads: Number of query heads.
         width: Units of each hidden layer.
         depth: Hidden layers; 3 in the authors' code.
         log_distance: True gives the network sign(d) log(1 + |d|).
-        n_axes: Axes of the positions; the network sees the distance along each.
-        norm: False leaves LayerNorm out.
+        n_axes: Axes of the positions; the network's input is the distance along each.
+        norm: False omits LayerNorm.
         activation: "relu" or "silu".
 
     Raises:
-        TypeError: A number of another kind.
-        ValueError: No heads, units, layers or axes, or another word for the activation.
+        TypeError: A number has the wrong type.
+        ValueError: n_heads, width, depth or n_axes is below 1, or the activation is unknown.
 
     >>> bias = DynamicPositionBias(n_heads=1, width=1, depth=1, norm=False)
     >>> with torch.no_grad(): _ = [p.fill_(1.0) for p in bias.parameters()]  # relu(d + 1) + 1
@@ -100,7 +100,7 @@ class DynamicPositionBias(Bias):
         self.reset_parameters()
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
-        """Return what the network makes of q - k for head h."""
+        """Return the network's output at q - k for head h."""
         along = [q - k] if self.n_axes == 1 else [a - b for a, b in zip(q, k, strict=True)]
         return tabulated(self._network, h, along)
 

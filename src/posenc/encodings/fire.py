@@ -1,4 +1,4 @@
-"""FIRE: a small network of the distance as a share of the way back to the start."""
+"""FIRE: a small network of the distance as a fraction of the query's position."""
 
 import math
 from typing import Any
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from posenc.families import Bias, floating, size, wide
-from posenc.families.networks import beside_heads
+from posenc.families.networks import without_head_dim
 from posenc.positions.checks import is_plain
 from posenc.private import within_transform
 from posenc.registry import register
 
-_PIECE = 2**19  # numbers of all heads formed at a time: as many as a processor keeps near
-_LANES = 4  # sums kept apart: neighbours lie in one segment, and each addition would wait for the one before
+_PIECE = 2**19  # numbers of all heads computed at a time: few enough for a processor's cache
+_LANES = 4  # separate sums: neighbours share a segment, and each addition to one sum would wait for the previous one
 
 
 @register(
@@ -25,9 +25,9 @@ _LANES = 4  # sums kept apart: neighbours lie in one segment, and each addition 
     arxiv="2310.04418",
     formula="score + w2_h·relu(w1·t + b1) + b2_h,  t = ψ(|i - j|) / ψ(max(i, L)),  ψ(x) = log(c·x + 1)",
     parameters="(H + 2)·width + H + 2",
-    cost="a logarithm a pair, a look-up in width + 1 lines a score",
+    cost="a logarithm a pair, a look-up in width + 1 line segments a score",
     serves=("long", "text"),
-    example={"n_heads": 4, "width": 4, "init_threshold": 2.0},  # near, so that few positions see it
+    example={"n_heads": 4, "width": 4, "init_threshold": 2.0},  # small, so that few positions reach it
     variants=({"n_heads": 3, "width": 5, "init_c": 1.0, "init_threshold": 3.0},),
     traits={
         "distinct": {"float32": 5, "bfloat16": 2, "float16": 2},
@@ -45,27 +45,27 @@ _LANES = 4  # sums kept apart: neighbours lie in one segment, and each addition 
     },
 )
 class FIRE(Bias):
-    """Add a learned function of the distance divided by how far back there is to look.
+    """Add a learned function of the distance divided by the query's position.
 
-    Up to the threshold L that is L itself, so that short texts differ by distances alone; beyond it, far positions
-    see distances that training has shown. Keys ahead count by |i - j|, and i by |i|, where the paper is causal.
-    c is learned as its logarithm, which keeps it positive. What is learned of L is a factor, 1 to start with, so that
-    an optimiser's steps are shares of L and not positions, and it counts by its size: as the paper's own code has it.
+    Up to the threshold L the divisor is L itself, so short texts depend only on distances. Beyond L, far positions map
+    to ratios that training has covered. Keys ahead count by |i - j|, and i by |i|; the paper is causal. c is learned
+    as its logarithm, which keeps it positive. L is learned as a factor that starts at 1, so an optimiser step changes L
+    in proportion; its absolute value is used, as in the paper's own code.
 
-    A network of one number with one hidden layer of ReLU is a line between any two of its knots, the numbers at which
-    a unit switches. So the lines are worked out once, a pair finds its segment once for all heads, and a score is a
-    slope times t plus an intercept: nothing of q_len x k_len x width is formed. Source: Li 2023, section 3.
+    A network of one input with one hidden ReLU layer is linear between any two of its knots, the inputs at which a
+    unit switches. So the line segments are computed once, each pair finds its segment once for all heads, and a score
+    is a slope times t plus an intercept: no tensor of q_len x k_len x width is formed. Source: Li 2023, section 3.
 
     Args:
-        n_heads: Heads of the queries.
+        n_heads: Number of query heads.
         width: Hidden units of the network; 32 in the paper.
-        init_c: c to start with, per position.
-        init_threshold: L to start with, in positions.
+        init_c: Initial c, per position.
+        init_threshold: Initial L, in positions.
         eps: Added to the denominator.
 
     Raises:
-        TypeError: A number of another kind.
-        ValueError: No heads, no units, or a number that is not above zero.
+        TypeError: A number has the wrong type.
+        ValueError: n_heads or width is below 1, or a number is not above zero.
 
     >>> fire = FIRE(n_heads=1, width=1, init_c=1.0, init_threshold=3.0)
     >>> with torch.no_grad(): _ = [p.fill_(1.0) for p in (fire.w1, fire.w2)], [p.zero_() for p in (fire.b1, fire.b2)]
@@ -101,7 +101,7 @@ class FIRE(Bias):
         reach = torch.maximum(floating(q.abs()), threshold)
         t = torch.log1p(c * floating(q - k).abs()) / (torch.log1p(c * reach) + self.eps)
         plain = is_plain(t) and is_plain(h) and not within_transform()  # a transform would need rules for _Lines
-        column = beside_heads(h, t) if plain else None
+        column = without_head_dim(h, t) if plain else None
         if column is None:
             return self._units(h, t)
         lines: Tensor = _Lines.apply(column, *(found.to(t.dtype) for found in self.lines(h.flatten())))
@@ -110,8 +110,8 @@ class FIRE(Bias):
     def lines(self, h: Int64[Tensor, " heads"]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the knots (width,) in order, and each head's slopes and intercepts (heads, width + 1) between them.
 
-        Segment s begins behind s knots. In float64; slopes and intercepts carry gradients, knots need none, since the
-        function does not jump there.
+        Segment s begins behind s knots. Computed in float64. Slopes and intercepts carry gradients; knots need none,
+        since the function is continuous there.
         """
         w1, b1, w2, b2 = (p.double() for p in (self.w1, self.b1, self.w2[h], self.b2[h]))
         with torch.no_grad():
@@ -122,7 +122,7 @@ class FIRE(Bias):
         return knots, (w2 * w1) @ active.T, b2[:, None] + (w2 * b1) @ active.T
 
     def _units(self, h: Tensor, t: Tensor) -> Tensor:
-        """Return f_h(t) unit by unit, of numbers alone: what a compiler or a score_mod traces."""
+        """Return f_h(t) unit by unit, by scalar operations only, so that a compiler or a score_mod can trace it."""
         w1, b1, w2 = (wide(p) for p in (self.w1, self.b1, self.w2))
         total = wide(self.b2)[h]
         for unit in range(self.width):
@@ -130,7 +130,7 @@ class FIRE(Bias):
         return total
 
     def reset_parameters(self) -> None:
-        """Draw the network as torch draws linear layers; c and L as they were given."""
+        """Draw the network as torch draws linear layers; set c and L to their initial values."""
         with torch.no_grad():
             for parameter, inputs in ((self.w1, 1), (self.b1, 1), (self.w2, self.width), (self.b2, self.width)):
                 parameter.uniform_(-(inputs**-0.5), inputs**-0.5)
@@ -139,7 +139,7 @@ class FIRE(Bias):
 
 
 class _Lines(torch.autograd.Function):
-    """f_h(t) by segments, piece by piece, so that nothing but the result is of its size, forwards or backwards."""
+    """f_h(t) by segments, one piece at a time, so that only the result has its size, forwards and backwards."""
 
     @staticmethod
     def forward(
@@ -171,7 +171,7 @@ class _Lines(torch.autograd.Function):
             d_out = grad[:, piece]
             torch.sum(slopes.gather(1, segment[piece].expand(heads, -1)).mul_(d_out), 0, out=d_t[piece])
             here = lanes[piece].expand(heads, -1)
-            nothing = slopes.new_zeros(sums.shape)  # a piece at a time, so that long sums run in float64 alone
+            nothing = slopes.new_zeros(sums.shape)  # one piece at a time, so that long sums run in float64
             sums += nothing.scatter_add(1, here, d_out)
             moments += nothing.scatter_add(1, here, d_out * x[piece])
         d_slopes, d_intercepts = (

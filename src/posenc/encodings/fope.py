@@ -1,4 +1,4 @@
-"""FoPE: each pair of lanes turns by a learned mixture of frequencies."""
+"""FoPE: each pair of dimensions rotates by a learned mixture of frequencies."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ from posenc.registry import register
     paper="Hua et al., Fourier Position Embedding: Enhancing Attention's Periodic Extension for Length Generalization",
     year=2024,
     arxiv="2412.17739",
-    formula="cos(p·ω_k) → Σ_m a_{h,m,k} cos(p·ω_m), sin alike with b;  pairs with ω_k ≤ 2π/L stay as they are",
+    formula="cos(p·ω_k) → Σ_m a_{h,m,k} cos(p·ω_m), sin likewise with b;  pairs with ω_k ≤ 2π/L stay unchanged",
     parameters="2 * n_kv_heads * n_turning²",
     cost="two products and one sum for each lane of q and k",
     aliases=("fourier_rope",),
@@ -45,22 +45,24 @@ from posenc.registry import register
     },
 )
 class FoPE(Rotary):
-    """Turn pairs of lanes by mixtures of cosines and sines; those too slow to turn once in training stay still.
+    """Rotate pairs of dimensions by mixtures of cosines and sines; pairs of long wavelengths stay unrotated.
 
-    Layers and non-linear functions mix frequencies anyhow; here each pair has its own Fourier series from the start.
-    It starts near RoPE. A mixture is no turn: scores depend on more than the distance. Source: Hua 2024,
-    section 3; the mixture's start, the authors' code.
+    Linear layers and non-linear functions mix frequencies in any case; here each pair has its own Fourier series from
+    the start. Pairs that complete no period within the trained length stay fixed. It starts near RoPE. A mixture is not
+    a rotation, so scores depend on more than the distance. Source: Hua 2024, section 3; the mixture's start, the
+    authors' code.
 
     Args:
-        n_kv_heads: Key heads, each with mixtures of its own.
-        head_dim: Lanes of one head.
+        n_kv_heads: Number of key heads, each with its own mixtures.
+        head_dim: Dimensions of one head.
         original_max_len: L, the trained length in positions.
         base: 10,000.
-        pairing: "half" (lane k with k + head_dim / 2) or "interleaved" (2k with 2k + 1).
-        init_gain: The mixtures start as the identity plus noise of this size over the root of their number.
+        pairing: "half" (dimension k with k + head_dim / 2) or "interleaved" (2k with 2k + 1).
+        init_gain: The mixtures start as the identity plus noise with standard deviation init_gain / √n_turning.
 
     Raises:
-        ValueError: An odd head_dim, no heads, a base not above 1, or a length in which no pair turns once.
+        ValueError: head_dim is odd, n_kv_heads is below 1, base is not above 1, or no pair completes a period within
+            the trained length.
 
     >>> FoPE(n_kv_heads=2, head_dim=8, original_max_len=4096).cos_mix.shape  # 2 pi / 0.001 is beyond 4096
     torch.Size([2, 3, 3])
@@ -91,32 +93,32 @@ class FoPE(Rotary):
         self.n_turning = n = self.frequencies().shape[1]
         if n == 0:
             raise ValueError(
-                f"{self.name}: original_max_len must be 7 at least, because the fastest pair turns once in 2 pi "
+                f"{self.name}: original_max_len must be at least 7, because the fastest pair has a period of 2 pi "
                 f"positions; got original_max_len={original_max_len}."
             )
         self.cos_mix, self.sin_mix = (wide_parameter(n_kv_heads, n, n) for _ in "cs")
         self.reset_parameters()
 
     def frequencies(self) -> Float64[Tensor, "1 n"]:
-        """Return radians per position of the pairs that turn fully within the trained length."""
+        """Return radians per position of the pairs that complete a period within the trained length."""
         every = geometric(self.head_dim // 2, base=self.base, width=self.head_dim)
         return every[None, every > 2 * math.pi / self.original_max_len]
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Mix the tables, for each key head; pairs that stay still have 1 and 0.
+        """Mix the tables, for each key head; pairs that stay fixed have 1 and 0.
 
         Raises:
-            ValueError: They would take more than `table_budget` bytes.
+            ValueError: The tables would need more than `table_budget` bytes.
         """
         self._afford(pos.numel() * self.n_kv_heads * self.head_dim * dtype.itemsize)
         tables = tabulate(pos, self.frequencies(), dtype=dtype)
-        still = self.head_dim // 2 - self.n_turning
+        fixed = self.head_dim // 2 - self.n_turning
         with no_autocast(pos.device):
             mixed = (
                 torch.einsum("...sm,hmk->...shk", table, mix.to(dtype))
                 for table, mix in zip(tables, (self.cos_mix, self.sin_mix), strict=True)
             )
-            return tuple(F.pad(table, (0, still), value=value) for table, value in zip(mixed, (1.0, 0.0), strict=True))
+            return tuple(F.pad(table, (0, fixed), value=value) for table, value in zip(mixed, (1.0, 0.0), strict=True))
 
     def reset_parameters(self) -> None:
         """Start near the identity."""

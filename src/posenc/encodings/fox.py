@@ -1,4 +1,4 @@
-"""FoX: each token forgets some of all that came before it."""
+"""FoX: a forget gate at each token lowers the scores of all keys before it."""
 
 from typing import Any
 
@@ -40,25 +40,25 @@ from posenc.registry import register
     },
 )
 class FoX(ReadsTokens, Bias):
-    """Subtract what the tokens between key and query have forgotten, by gates that read them.
+    """Add the logarithms of the forget gates between key and query; the gates read the tokens.
 
-    A gate is σ(w·x + b), and the term is F_i - F_j, F the running sum of their logarithms. The sum runs in the order
-    of the sequence, as causal masks do, not in that of the positions: these are not looked at. So a packed document
-    needs nothing, since what was forgotten before it is in both F_i and F_j; nor does a cache, whose last sum `past`
-    carries. For keys ahead the term is the same difference, which rises; the paper is causal.
+    A gate is σ(w·x + b). The term is F_i - F_j, where F is the running sum of the gates' logarithms. The sum follows
+    the order of the sequence, as causal masks do; positions are ignored. So a packed document needs no special care,
+    since F_i and F_j both contain the sum before it. A cache needs none either: `past` carries the last sum. For keys
+    ahead the term is the same difference, which is positive; the paper is causal.
 
-    Sums are formed in float64 and kept as a float32 and what its rounding left, so that differences between near
-    tokens are right at the end of a long text too. A token that is not finite counts as one that forgets nothing:
-    padding may hold NaN, which a running sum would carry into all that follows; a real token of that kind spoils
-    its own query and key all the same. Source: Lin 2025, section 3.
+    Sums are computed in float64 and stored as a float32 and its rounding remainder, so differences between near tokens
+    are exact at the end of a long text too. A token that is not finite counts as one that forgets nothing: padding may
+    hold NaN, which a running sum would carry to all later tokens. A real token with NaN still spoils its own query and
+    key. Source: Lin 2025, section 3.
 
     Args:
         d_model: Width of the tokens that the gates read: the input of the attention layer.
-        n_heads: Heads of the queries, each with its own gate.
+        n_heads: Number of query heads, each with its own gate.
 
     Raises:
-        ValueError: Tokens of another shape than positions and d_model say.
-        TypeError: Placing without tokens.
+        ValueError: The tokens' shape does not match the positions and d_model.
+        TypeError: `place` gets no tokens.
 
     >>> fox = FoX(d_model=2, n_heads=1)
     >>> with torch.no_grad(): _ = fox.weight.zero_()  # each gate lets a half pass
@@ -78,8 +78,8 @@ class FoX(ReadsTokens, Bias):
         self.reset_parameters()
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return the running sums (batch, seq_len, n_heads), and what their rounding to `dtype` left."""
-        assert x is not None  # place() has looked
+        """Return the running sums (batch, seq_len, n_heads), and the remainder of rounding them to `dtype`."""
+        assert x is not None  # place() has checked it
         real = x.isfinite().all(-1, keepdim=True)
         with no_autocast(x.device):
             tokens = x.masked_fill(~real, 0.0).to(dtype)  # before the product, whose gradient would be NaN
@@ -87,21 +87,21 @@ class FoX(ReadsTokens, Bias):
         widest = torch.float64 if has_float64(x.device) else dtype
         total = gate.masked_fill(~real, 0.0).to(widest).cumsum(1)
         if past is not None and past.pos.numel():
-            total = total + _whole(past.last(1), widest)
+            total = total + _exact(past.last(1), widest)
         kept = total.to(dtype)
-        return kept, (total.detach() - kept.detach()).to(dtype)  # the gradient is that of the first
+        return kept, (total.detach() - kept.detach()).to(dtype)  # gradients flow through the first only
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
-        """Return F_q - F_k, given those of head `h`; large sums cancel before their small parts are added."""
+        """Return F_q - F_k for head `h`; large sums cancel before their remainders are added."""
         return (q[0] - k[0]) + (q[1] - k[1])  # type: ignore[no-any-return]
 
     def reset_parameters(self) -> None:
-        """Draw the weights from N(0, 0.02) and let gates begin at one half, as the authors' code does."""
+        """Draw the weights from N(0, 0.02) and start the gates at one half, as the authors' code does."""
         nn.init.normal_(self.weight, std=0.02)
         nn.init.zeros_(self.b)
 
 
-def _whole(placed: Placed, dtype: torch.dtype) -> Tensor:
-    """Return the running sums with what rounding left of them."""
+def _exact(placed: Placed, dtype: torch.dtype) -> Tensor:
+    """Return the running sums plus their rounding remainders."""
     kept, left = placed.parts
     return kept.to(dtype) + left.to(dtype)  # type: ignore[no-any-return]

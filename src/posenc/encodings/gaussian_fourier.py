@@ -44,19 +44,19 @@ from posenc.registry import register
 class GaussianFourier(Additive):
     """Add sines and cosines of random projections of the position.
 
-    The dot product of two vectors approaches a Gaussian of the distance, the narrower the larger sigma. The
-    frequencies follow from the seed (NumPy's RandomState, whose stream is frozen), so nothing is kept that a
-    cast could spoil, and the same options mean the same vectors everywhere. Source: Tancik 2020, section 6.1.
+    The dot product of two vectors approaches a Gaussian of the distance; a larger sigma makes it narrower. The
+    frequencies follow from the seed (NumPy's RandomState, whose stream is frozen). So nothing is stored that a cast
+    could damage, and the same options give the same vectors everywhere. Source: Tancik 2020, section 6.1.
 
     Args:
         d_model: Width of the token embeddings; even.
-        n_axes: How many coordinates a position has.
+        n_axes: Number of coordinates of a position.
         sigma: Standard deviation of the frequencies, in cycles per unit of the coordinate; 10 in the paper's images.
-        extent: Positions that make one unit of the coordinate; 1.0 for positions that are coordinates in 0..1.
-        seed: Of the frequencies.
+        extent: Positions per unit of the coordinate; 1.0 for positions that are coordinates in 0..1.
+        seed: Seed of the frequencies.
 
     Raises:
-        ValueError: An odd d_model, no axes, or a sigma or extent that is not positive.
+        ValueError: d_model is odd, n_axes is below 1, or sigma or extent is not positive.
 
     >>> gaussian = GaussianFourier(d_model=64)
     >>> near, far = (gaussian.vectors(torch.tensor([0, p])) for p in (10, 100))

@@ -1,4 +1,4 @@
-"""GRAPE-A: a penalty on the distance at a pace that query and key set."""
+"""GRAPE-A: a penalty on the distance at a rate that query and key set."""
 
 import math
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from posenc.encodings.alibi import ALiBi
 from posenc.families import ContentBias, check_word, no_autocast, of_each_head
 from posenc.registry import register
 
-_SHORTEST = 1e-6  # length by which shorter vectors are divided, as in the authors' code
+_SHORTEST = 1e-6  # least divisor when vectors are normalised, as in the authors' code
 
 
 @register(
@@ -45,20 +45,20 @@ _SHORTEST = 1e-6  # length by which shorter vectors are divided, as in the autho
     },
 )
 class GRAPEA(ContentBias):
-    """Subtract the distance times a pace that depends on the query and on the key.
+    """Subtract the distance times a rate that depends on the query and on the key.
 
-    A group action that only shears (unipotent) adds a term linear in the distance; its generator may read the content,
-    as long as the term stays a penalty: softplus sees to that. With both gates at ln 2 it is ALiBi with slopes of
-    2 ω ln 2 times its own; FoX, which sums over the tokens between, is another member of this family. Keys ahead get
-    nothing, where the paper is causal. Source: Zhang 2025, section 4, and the authors' code, which has the slopes.
+    A unipotent group action (a shear) adds a term linear in the distance. Its generator may read the content as long
+    as the term stays a penalty, which softplus ensures. If both gates are ln 2, it is ALiBi with slopes multiplied by
+    2 ω ln 2. FoX, which sums over the tokens between, belongs to the same family. Keys ahead get no bias; the paper is
+    causal. Source: Zhang 2025, section 4, and the authors' code, which has the slopes.
 
     Args:
-        n_heads: Heads of the queries.
-        head_dim: Lanes of one head.
-        gates: "query", "key" or "both": whose content sets the pace.
+        n_heads: Number of query heads.
+        head_dim: Dimensions of one head.
+        gates: "query", "key" or "both": whose content sets the rate.
 
     Raises:
-        ValueError: No heads or lanes, another word, or q of another shape.
+        ValueError: n_heads or head_dim is below 1, the word is unknown, or q has another shape.
 
     >>> grape = GRAPEA(n_heads=1, head_dim=2, gates="query")  # slope 2^-8
     >>> placed, nothing = grape.place(torch.tensor([0, 512])), torch.zeros(1, 1, 2, 2)
@@ -84,13 +84,13 @@ class GRAPEA(ContentBias):
         self.reset_parameters()
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the positions exact; as float64 where the bias shall be."""
+        """Keep the positions exact; as float64 for a float64 bias."""
         return (pos.double() if dtype == torch.float64 else pos,)
 
     def bias(
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
-        """Return -max(i - j, 0) times the pace of each pair."""
+        """Return -max(i - j, 0) times the rate of each pair."""
         if (q.shape[1], q.shape[-1]) != (self.n_heads, self.head_dim):
             raise ValueError(
                 f"{self.name}: made for n_heads={self.n_heads} and head_dim={self.head_dim}; got q of shape "
@@ -99,26 +99,26 @@ class GRAPEA(ContentBias):
         q_pos, k_pos = placed.parts[0], k_placed.parts[0]
         dtype = torch.float64 if q_pos.dtype == torch.float64 else torch.float32
         distance: Tensor = (q_pos[..., None, :, None] - k_pos[..., None, None, :]).clamp(min=0).to(dtype)
-        with no_autocast(q.device):  # half precision would round the pace, which far distances multiply
+        with no_autocast(q.device):  # half precision would round the rate, which large distances multiply
             slopes = torch.tensor(self._slopes, dtype=dtype, device=q.device)
             scale = (F.softplus(self.omega.to(dtype)) * slopes)[:, None]
-            pace = distance.new_zeros(())
+            rate = distance.new_zeros(())
             if self.v is not None:
-                pace = pace + (scale * self._gate(self.v, q.to(dtype)))[..., :, None]
+                rate = rate + (scale * self._gate(self.v, q.to(dtype)))[..., :, None]
             if self.u is not None:
                 k = of_each_head(k.to(dtype), self.n_heads)
-                pace = pace + (scale * self._gate(self.u, k))[..., None, :]
-            return -distance * pace
+                rate = rate + (scale * self._gate(self.u, k))[..., None, :]
+            return -distance * rate
 
     def _gate(
         self, vectors: Tensor, x: Float[Tensor, "batch n_heads seq head_dim"]
     ) -> Float[Tensor, "batch n_heads seq"]:
-        """Return softplus(vector·x / √d), vectors at length 1."""
+        """Return softplus(vector·x / √d), with vectors of length 1."""
         unit = F.normalize(vectors.to(x.dtype), dim=-1, eps=_SHORTEST)
         return F.softplus((x @ unit[..., None]).squeeze(-1) / math.sqrt(self.head_dim))
 
     def reset_parameters(self) -> None:
-        """Start at ω = 1 with directions that are drawn, as the authors' code does."""
+        """Start at ω = 1 with random directions, as the authors' code does."""
         nn.init.constant_(self.omega, math.log(math.e - 1))
         for vectors in (self.u, self.v):
             if vectors is not None:

@@ -1,4 +1,4 @@
-"""GRAPE-M: turns in planes that are learned."""
+"""GRAPE-M: rotations in learned planes."""
 
 import torch
 from jaxtyping import Float64
@@ -37,21 +37,22 @@ from posenc.registry import register
     },
 )
 class GRAPEM(Rotary):
-    """Turn queries and keys in learned planes, at learned frequencies, one set for each key head.
+    """Rotate queries and keys in learned planes, at learned frequencies, with one set for each key head.
 
-    The planes of a head are orthogonal to each other, so that their turns commute and scores depend on the distance
-    alone; what lies outside them stays still. It starts as RoPE (interleaved): planes along pairs of lanes. By
-    Rodrigues' formula no matrix exponential is formed. Columns of `planes` must stay independent. Source: Zhang 2025,
-    sections 2 and 3.
+    The planes of a head are orthogonal to each other, so their rotations commute and scores depend only on the
+    distance. Components outside the planes stay fixed. It starts as RoPE (interleaved), with planes along pairs of
+    dimensions. Rodrigues' formula replaces the matrix exponential. The columns of `planes` must stay linearly
+    independent. Source: Zhang 2025, sections 2 and 3.
 
     Args:
-        n_kv_heads: Key heads; the queries of a group share the planes of theirs.
-        head_dim: Lanes of one head.
-        n_planes: Planes that turn; None means head_dim / 2.
-        base: 10,000, where the frequencies start.
+        n_kv_heads: Number of key heads; the queries of a group share the planes of their key head.
+        head_dim: Dimensions of one head.
+        n_planes: Number of planes that rotate; None means head_dim / 2.
+        base: 10,000, for the initial frequencies.
 
     Raises:
-        ValueError: More planes than fit, an odd head_dim without n_planes, no heads, or a base not above 1.
+        ValueError: n_planes is more than head_dim / 2, head_dim is odd without n_planes, n_kv_heads is below 1, or base
+            is not above 1.
 
     >>> GRAPEM(n_kv_heads=2, head_dim=8, n_planes=1).basis().shape
     torch.Size([2, 8, 2])
@@ -64,8 +65,8 @@ class GRAPEM(Rotary):
         self._count(n_kv_heads=n_kv_heads, head_dim=head_dim, n_planes=1 if n_planes is None else n_planes)
         if head_dim % 2 if n_planes is None else 2 * n_planes > head_dim:
             raise ValueError(
-                f"{self.name}: a plane has two lanes, so n_planes must be at most {head_dim // 2}, and be given where "
-                f"head_dim is odd; got head_dim={head_dim}, n_planes={n_planes}."
+                f"{self.name}: a plane has two dimensions, so n_planes must be at most {head_dim // 2}, and an odd "
+                f"head_dim needs n_planes; got head_dim={head_dim}, n_planes={n_planes}."
             )
         super().__init__(
             head_dim=head_dim, rotary_dim=None if n_planes is None else 2 * n_planes, pairing="interleaved"
@@ -81,33 +82,33 @@ class GRAPEM(Rotary):
         return self.log_freq.double().exp()[:, None]
 
     def basis(self) -> Float64[Tensor, "n_kv_heads head_dim rotary_dim"]:
-        """Return orthonormal columns, two a plane: those of `planes` after Gram and Schmidt."""
+        """Return orthonormal columns, two per plane: the columns of `planes` after Gram-Schmidt."""
         q, r = torch.linalg.qr(self.planes.double())
-        basis: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # QR leaves open which way columns point
+        basis: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # QR does not fix the columns' signs
         return basis
 
     def reset_parameters(self) -> None:
-        """Start as RoPE over head_dim: the first planes along the first pairs of lanes."""
+        """Start as RoPE over head_dim: the first planes along the first pairs of dimensions."""
         with torch.no_grad():
             self.planes.copy_(torch.eye(self.head_dim)[:, : self.rotary_dim].expand_as(self.planes))
             start = geometric(self.n_planes, base=self.base, width=self.head_dim)
             self.log_freq.copy_(start.log().expand_as(self.log_freq))
 
     def of_slice(self) -> "Rotary":
-        """Refuse: planes lie across all lanes.
+        """Refuse, because planes lie across all dimensions.
 
         Raises:
             ValueError: Always.
         """
-        raise ValueError(f"{self.name}: planes lie across all lanes, so that none can be left out. Turn whole heads.")
+        raise ValueError(f"{self.name}: planes lie across all dimensions, so none can be left out. Rotate whole heads.")
 
-    def _turn(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
+    def _rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         check_lanes(self.name, x, self.head_dim)
         check_heads(self.name, x, tables[0].shape[:-2])
         cos, sin = (t.movedim(-2, -3).unsqueeze(-3) for t in tables)
         with no_autocast(x.device):
             basis, lanes = self.basis().to(cos.dtype), by_key_head(self.name, x.to(cos.dtype), self.n_kv_heads)
             inside = torch.einsum("bkgsd,kdr->bkgsr", lanes, basis)
-            change = kernels.turn(inside, cos, sin, pairing=self.pairing) - inside
-            turned: Tensor = (lanes + torch.einsum("bkgsr,kdr->bkgsd", change, basis)).flatten(1, 2)
-        return turned.to(x.dtype)
+            change = kernels.rotate(inside, cos, sin, pairing=self.pairing) - inside
+            rotated: Tensor = (lanes + torch.einsum("bkgsr,kdr->bkgsd", change, basis)).flatten(1, 2)
+        return rotated.to(x.dtype)

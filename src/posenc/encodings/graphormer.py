@@ -20,8 +20,8 @@ class Distances(Table):
     """Distances of the nodes of one graph (n, n), or of several (graphs, n, n), as a `Graphormer` keeps them.
 
     Args:
-        given: Whole numbers, -1 for nodes between which there is no path; a tensor, an array or nested lists.
-        spelling: How to write them, for instance in a call of `Graphormer`.
+        given: Whole numbers, -1 for nodes without a path between them; a tensor, an array or nested lists.
+        spelling: How `repr` writes them, for instance inside a call of `Graphormer`.
     """
 
     def __init__(self, given: Any, spelling: str | None = None) -> None:
@@ -42,7 +42,7 @@ class Distances(Table):
 
 
 def tree(n: int) -> Distances:
-    """Return the distances in a binary tree of n nodes that are numbered level by level: an example of a graph.
+    """Return the distances in a binary tree of n nodes numbered level by level, as an example of a graph.
 
     >>> tree(4).table.tolist()
     [[0, 1, 1, 2], [1, 0, 2, 1], [1, 2, 0, 3], [2, 1, 3, 0]]
@@ -81,24 +81,24 @@ def tree(n: int) -> Distances:
     },
 )
 class Graphormer(Bias):
-    """Add a learned number that depends on the head and on how far apart two nodes of a graph are.
+    """Add a learned number that depends on the head and on the distance of two nodes in a graph.
 
-    A position is the number of a node, and `on(distances)` gives the graph: it returns a twin that shares the table.
-    With the distances of several graphs, positions are (graph, node), and nodes of two graphs have no path. The last
-    column of the table serves where there is no path (distance -1). The paper's encoding of edges and of degrees, and
-    its virtual node, are not here. Source: Ying 2021, section 3.1.2, equation 6.
+    A position is the number of a node. `on(distances)` sets the graph: it returns a copy that shares the table. With
+    the distances of several graphs, positions are (graph, node), and nodes of different graphs have no path. The last
+    column of the table is for pairs without a path (distance -1). The paper's edge encoding, its degree encoding and
+    its virtual node are not included. Source: Ying 2021, section 3.1.2, equation 6.
 
     Args:
-        n_heads: Heads of the queries.
-        max_distance: The longest path that the table knows; a longer one is an error, not a guess. 510 makes a table of
-            512 numbers a head, as the authors have it (num_spatial).
-        distances: Of the nodes, (n, n) or (graphs, n, n), -1 where there is no path; ("tree", n) for those of
-            `tree(n)`; None leaves them to `on`.
+        n_heads: Number of query heads.
+        max_distance: The longest path in the table; a longer one raises an error. 510 makes a table of 512 numbers a
+            head, as the authors' code does (num_spatial).
+        distances: Distances of the nodes, (n, n) or (graphs, n, n), -1 where there is no path; ("tree", n) for those of
+            `tree(n)`; None to set them later by `on`.
 
     Raises:
-        ValueError: A size below 1, distances that are no square, below -1 or above max_distance, a node that is not
-            there, or placing without distances.
-        TypeError: Distances or positions that are not integers.
+        ValueError: A size is below 1, the distances are not square, below -1 or above max_distance, a node does not
+            exist, or the encoding is placed without distances.
+        TypeError: Distances or positions are not integers.
 
     >>> graph = Graphormer(n_heads=1, max_distance=2)
     >>> with torch.no_grad(): _ = graph.weight.copy_(torch.tensor([[0.0, 10.0, 20.0, -5.0]]))
@@ -125,7 +125,7 @@ class Graphormer(Bias):
 
     @property
     def max_len(self) -> int | None:
-        """Nodes of a graph; None before there is one."""
+        """Nodes of a graph; None if no graph is set."""
         return None if self.distances is None else self.distances.table.shape[-1]
 
     def on(self, distances: Distances | Tensor | Sequence[Any]) -> "Graphormer":
@@ -134,16 +134,16 @@ class Graphormer(Bias):
         Args:
             distances: (n, n) or (graphs, n, n), -1 where there is no path.
         """
-        twin = copy.copy(self)  # shares what is learned
+        twin = copy.copy(self)  # shares the parameters
         twin._set(distances)
         return twin
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the numbers of the nodes."""
+        """Keep the node numbers."""
         if self.distances is None:
             raise ValueError(
-                f"{self.name}: looks up distances in a graph, and was placed before it knows one; got distances=None. "
-                "Call on(distances) and use what it returns, or construct it with distances=."
+                f"{self.name}: needs the distances of a graph before it can place nodes; got distances=None. "
+                "Call on(distances) and use the result, or construct it with distances=."
             )
         sizes = self.distances.table.shape[: self.n_axes]
         for axis, n in zip(pos[..., None].unbind(-1) if self.n_axes == 1 else pos.unbind(-1), sizes, strict=True):
@@ -155,7 +155,7 @@ class Graphormer(Bias):
         nodes: Any = (q, k) if self.n_axes > 1 else ((None, q), (None, k))
         (q_graph, q), (k_graph, k) = nodes
         if self.distances is None:
-            raise ValueError(f"{self.name}: there are no distances yet; got None. Call on(distances).")
+            raise ValueError(f"{self.name}: no distances are set; got None. Call on(distances).")
         table = self.distances.table.to(q.device)
         there = (q >= 0) & (k >= 0)
         if q_graph is None:
@@ -163,7 +163,7 @@ class Graphormer(Bias):
         else:
             distance = table[q_graph.long(), q.long(), k.long()].where(q_graph == k_graph, -1)
             there = there & (q_graph >= 0) & (k_graph >= 0)
-        # a node or a distance that nobody could look at meets the look-up's own check and no other one's number
+        # where values cannot be read, the index kernel raises for an invalid node or distance
         known = there & (distance >= -1) & (distance <= self.max_distance)
         row = distance.where(distance >= 0, self.max_distance + 1).where(known, self.max_distance + 2)
         return wide(self.weight)[h, row]
@@ -182,7 +182,7 @@ class Graphormer(Bias):
             if low < -1 or high > self.max_distance:
                 raise ValueError(
                     f"{self.name}: distances must be from -1 (no path) to max_distance={self.max_distance}; got "
-                    f"{low if low < -1 else high}. Cut them, or make a larger table."
+                    f"{low if low < -1 else high}. Clip them, or make a larger table."
                 )
         self.distances = known
         self.n_axes = 1 if known is None or known.table.ndim == 2 else 2

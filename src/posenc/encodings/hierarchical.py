@@ -1,4 +1,4 @@
-"""One additive encoding for each level of a text: sentence, token in the sentence."""
+"""One additive encoding for each level of a text: sentence, and token in the sentence."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from posenc.mapped import as_before, same
 
 @registry.register(
     "hierarchical",
-    paper="folklore, as BERT's segments beside its positions (Devlin et al.)",
+    paper="folklore, as BERT's segments next to its positions (Devlin et al.)",
     year=2018,
     arxiv="1810.04805",
     formula="x_p + Σ_a PE_a(p_a),  or x_p + [PE_1(p_1) ‖ PE_2(p_2) ‖ ..]",
@@ -41,20 +41,20 @@ from posenc.mapped import as_before, same
     },
 )
 class Hierarchical(Additive):
-    """Add one vector for each axis of the position, as (sentence, token in the sentence).
+    """Add one vector for each axis of the position, for example (sentence, token in the sentence).
 
-    Axis 0 is the outer level. Summed vectors share all lanes; concatenated ones cannot be confused, at the
-    price of fewer lanes each.
+    Axis 0 is the outer level. Summed vectors share all dimensions. Concatenated vectors cannot be confused, but each
+    has fewer dimensions.
 
     Args:
         d_model: Width of the token embeddings.
-        axes: One additive encoding an axis: a name, constructed with its share of d_model, or an encoding.
+        axes: One additive encoding per axis: a name, constructed with its share of d_model, or an encoding.
         combine: "sum" (each d_model wide) or "concat" (each d_model / len(axes) wide).
 
     Raises:
-        ValueError: A d_model that the axes do not divide, a member of another width or on several axes, or
-            another word for `combine`.
-        TypeError: A member that is not additive.
+        ValueError: d_model is not a multiple of the number of axes, a member has another width or several axes, or the
+            word for `combine` is unknown.
+        TypeError: A member is not additive.
 
     >>> Hierarchical(d_model=2, axes=("integer", "integer"), combine="concat").vectors(torch.tensor([[1, 3]])).tolist()
     [[1.0, 3.0]]
@@ -71,10 +71,10 @@ class Hierarchical(Additive):
         if combine not in ("sum", "concat"):
             raise ValueError(f"{self.name}: combine must be 'sum' or 'concat'; got {combine!r}.")
         if isinstance(axes, str):
-            raise TypeError(f"{self.name}: axes must hold an encoding for each axis; got the one name {axes!r}.")
+            raise TypeError(f"{self.name}: axes must be a sequence with one encoding per axis; got {axes!r}.")
         if not axes or (combine == "concat" and d_model % len(axes)):
             raise ValueError(
-                f"{self.name}: needs an encoding for each axis, and combine='concat' lanes that they share evenly; "
+                f"{self.name}: needs an encoding for each axis, and with combine='concat' a d_model they share evenly; "
                 f"got d_model={d_model} and {len(axes)} axes."
             )
         self.axes, self.combine, self.n_axes = tuple(axes), combine, len(axes)
@@ -83,13 +83,13 @@ class Hierarchical(Additive):
         self.accepts_real = all(member.accepts_real for member in self._members)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Let each member look at its own axis, and bring their vectors together."""
+        """Place each member on its own axis, and combine their vectors."""
         axes = pos.unbind(-1) if self.n_axes > 1 else (pos,)
         found = [m.place(p, dtype=dtype).parts[0] for m, p in zip(self._members, axes, strict=True)]
         return (torch.cat(found, -1) if self.combine == "concat" else torch.stack(found).sum(0),)
 
     def vectors(self, pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
-        """Return the members' vectors, summed or side by side, in float32."""
+        """Return the members' vectors, summed or concatenated, in float32."""
         vectors: Tensor = self.place(pos).parts[0]
         return vectors
 
@@ -101,7 +101,7 @@ class Hierarchical(Additive):
         return as_before(Hierarchical(d_model=self.d_model, axes=resolved, combine=self.combine), self)
 
     def reset_parameters(self) -> None:
-        """Draw each member's learned tensors anew."""
+        """Reset each member's parameters."""
         for member in self._members:
             member.reset_parameters()
 
@@ -110,26 +110,25 @@ class Hierarchical(Additive):
         return list(self.members)  # type: ignore[arg-type]
 
     def _make(self, axis: Any, share: int) -> Any:
-        """Construct a member that is named; any other is one already, or will be found out."""
+        """Construct a member from its name; leave anything else for the check in `_fitting`."""
         if not isinstance(axis, str):
             return axis
         try:
             return registry.create(axis, dims=registry.Dims(d_model=share))
         except TypeError as error:
             raise TypeError(
-                f"{self.name}: by name, members are constructed with d_model={share} alone; got axes with {axis!r}. "
-                f"{error} Here, pass the encoding itself."
+                f"{self.name}: members given by name are constructed with only d_model={share}; got axes with "
+                f"{axis!r}. {error} Pass a constructed encoding instead."
             ) from error
 
     def _fitting(self, member: Any, share: int) -> Additive:
         if not isinstance(member, Additive):
             raise TypeError(
-                f"{self.name}: members must be additive encodings, since their vectors are brought together; "
-                f"got {member!r}."
+                f"{self.name}: members must be additive encodings, because their vectors are combined; got {member!r}."
             )
         if (member.d_model, member.n_axes) != (share, 1):
             raise ValueError(
-                f"{self.name}: each member works on one axis and has d_model={share} lanes with "
-                f"combine={self.combine!r}; got {member.name} on {member.n_axes} with d_model={member.d_model}."
+                f"{self.name}: each member must have one axis and d_model={share} with "
+                f"combine={self.combine!r}; got {member.name} with n_axes={member.n_axes} and d_model={member.d_model}."
             )
         return member

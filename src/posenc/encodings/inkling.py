@@ -41,26 +41,26 @@ from posenc.registry import register
     },
 )
 class Inkling(ReadsTokens, Bias):
-    """Add a curve over the distance that each query mixes, of a few that are learned for all heads.
+    """Add a curve over the distance: each query mixes a few curves that all heads share.
 
-    The mix is read off the token, not off q. Keys ahead and keys `extent` and more behind get nothing, so that these
-    stay apart by content only: Inkling has no other encoding in its layers. Where it has a temperature, it multiplies
-    the queries too: `Compose(QueryTemperature(law="inkling", ...), Inkling(temperature=..., ...))`. Inkling 2 also
-    clips the length of the mix, which is not part of this; the scale of q·k (1 / head_dim in Inkling, whose q and k
-    are normalised) is `attend`'s `scale`. A cache keeps the mixes of old tokens, though no query asks for them again.
+    The weights of the mix come from the token, not from q. Keys ahead and keys `extent` or more positions behind get no
+    bias, so only content distinguishes them: Inkling has no other encoding in its layers. Its temperature also
+    multiplies the queries: `Compose(QueryTemperature(law="inkling", ...), Inkling(temperature=..., ...))`. Inkling 2
+    also clips the length of the mix, which is not included. The scale of q·k (1 / head_dim in Inkling, whose q and k
+    are normalised) is `attend`'s `scale`. A cache stores the mixes of old tokens, although no later query needs them.
     Source: transformers' code of Inkling and Inkling 2.
 
     Args:
-        d_model: Width of the tokens that are read: the input of the attention layer.
-        n_heads: Heads of the queries, each with its own mix.
-        d_rel: Curves.
-        extent: Distances that a curve has, from 0 on; in layers with a window the models take the window's.
-        temperature: α, by how much the term grows with the logarithm of the position beyond L; 0.1 in the models.
+        d_model: Width of the tokens that `place` reads: the input of the attention layer.
+        n_heads: Number of query heads, each with its own mix.
+        d_rel: Number of curves.
+        extent: Number of distances in a curve, from 0; in layers with a window the models use the window's size.
+        temperature: α, the growth of the term with the logarithm of the position beyond L; 0.1 in the models.
         original_max_len: L, in positions; 128,000 in Inkling 2.
 
     Raises:
-        ValueError: Tokens of another shape than positions and d_model say, or a negative temperature.
-        TypeError: Placing without tokens, or positions that are not integers.
+        ValueError: The tokens' shape does not match the positions and d_model, or temperature is negative.
+        TypeError: `place` gets no tokens, or positions are not integers.
 
     >>> inkling = Inkling(d_model=1, n_heads=1, d_rel=1, extent=2)
     >>> with torch.no_grad(): _ = inkling.weight.fill_(1.0), inkling.profiles.copy_(torch.tensor([[3.0, 5.0]]))
@@ -93,7 +93,7 @@ class Inkling(ReadsTokens, Bias):
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the positions, and the mixes (batch, seq_len, n_heads) of each curve, times the temperature."""
-        assert x is not None  # place() has looked
+        assert x is not None  # place() has checked it
         with no_autocast(x.device):
             mixes = (x.to(dtype) @ self.weight.to(dtype).T).unflatten(-1, (self.n_heads, self.d_rel))
         if self.temperature:
@@ -115,7 +115,7 @@ class Inkling(ReadsTokens, Bias):
         nn.init.normal_(self.profiles, std=0.02)
 
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
-        """Mix all curves of each query at once, and look the distances up: `at` for whole rows."""
+        """Mix all curves of each query at once and look up the distances: `at` for whole rows."""
         q_pos, *mixes = self._by_head(placed)
         distance = (q_pos[..., :, None] - self._by_head(k_placed)[0][..., None, :]).long()
         with no_autocast(distance.device):

@@ -1,4 +1,4 @@
-"""The position itself, in every lane."""
+"""The position itself, in every dimension."""
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -10,7 +10,7 @@ from posenc.registry import register
 
 @register(
     "integer",
-    paper="folklore: the first thing one tries",
+    paper="folklore: the simplest idea",
     year=2017,
     formula="x_p + p",
     parameters="0",
@@ -34,17 +34,17 @@ from posenc.registry import register
     },
 )
 class Integer(Additive):
-    """Add the position, as a number, to every lane.
+    """Add the position, as a number, to every dimension.
 
-    It tells all positions apart and grows without bound: a few hundred tokens in, the tokens drown in it,
-    and bfloat16 cannot store 257. A layer norm takes it away again, because it subtracts what is common to all
-    lanes: a model that begins with one sees nothing of it.
+    It distinguishes all positions, but it grows without bound: after a few hundred tokens it dominates the token
+    embeddings, and bfloat16 cannot represent 257. A layer norm removes it, because it subtracts the mean over the
+    dimensions: a model that begins with one has no position.
 
     Args:
         d_model: Width of the token embeddings.
 
     Raises:
-        ValueError: A d_model below 1.
+        ValueError: d_model is below 1.
 
     >>> import torch
     >>> Integer(d_model=2).vectors(torch.tensor([0, 3])).tolist()
@@ -55,5 +55,5 @@ class Integer(Additive):
         super().__init__(d_model=d_model)
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
-        """Return the position in every lane."""
+        """Return the position in every dimension."""
         return pos.double()[..., None].expand(*pos.shape, self.d_model)

@@ -38,14 +38,14 @@ from posenc.registry import register
 class KERPLE(Bias):
     """Subtract a learned multiple of the logarithm of the distance.
 
-    The logarithmic kernel of the paper. r1 and r2 are kept positive by learning their logarithms,
-    where the authors' code clamps them. Source: Chi 2022, the logarithmic variant.
+    This is the logarithmic kernel of the paper. r1 and r2 are learned as logarithms, which keeps them positive; the
+    authors' code clamps them. Source: Chi 2022, the logarithmic variant.
 
     Args:
-        n_heads: Heads of the queries.
+        n_heads: Number of query heads.
 
     Raises:
-        ValueError: No heads.
+        ValueError: n_heads is below 1.
 
     >>> kerple = KERPLE(n_heads=1)
     >>> with torch.no_grad(): _ = kerple.log_r1.zero_(), kerple.log_r2.zero_()

@@ -37,15 +37,14 @@ from posenc.registry import register
 class KERPLEPower(Bias):
     """Subtract a learned multiple of a learned power of the distance.
 
-    ALiBi is the power 1. The kernel is conditionally positive definite up to the power 2, which is why r2 is
-    kept below: r1 is learned as its logarithm and r2 as the logit of its half, where the authors' code clamps
-    both. Source: Chi 2022, the power variant.
+    Power 1 is ALiBi. The kernel is conditionally positive definite up to power 2, so r2 stays below 2: r1 is learned as
+    its logarithm and r2 as the logit of its half. The authors' code clamps both. Source: Chi 2022, the power variant.
 
     Args:
-        n_heads: Heads of the queries.
+        n_heads: Number of query heads.
 
     Raises:
-        ValueError: No heads.
+        ValueError: n_heads is below 1.
 
     >>> kerple = KERPLEPower(n_heads=1)
     >>> with torch.no_grad(): _ = kerple.log_r1.zero_(), kerple.logit_r2.zero_()  # r1 = r2 = 1

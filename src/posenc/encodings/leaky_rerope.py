@@ -1,4 +1,4 @@
-"""Leaky ReRoPE: RoPE whose distance grows more slowly from a window on."""
+"""Leaky ReRoPE: RoPE whose distance grows more slowly beyond a window."""
 
 import math
 
@@ -40,20 +40,20 @@ from posenc.registry import register
     },
 )
 class LeakyReRoPE(Piecewise):
-    """Turn near tokens by their distance and let it grow more slowly from a window on.
+    """Rotate near tokens by their distance, which grows more slowly beyond a window.
 
-    With a factor of 1 it is RoPE, and with an infinite one it would be ReRoPE. Keys ahead have the negative distance.
+    Factor 1 gives RoPE, and an infinite factor would give ReRoPE. Keys ahead have the negative distance.
     Source: Su 2023.
 
     Args:
-        head_dim: Lanes of one head; all of them turn.
+        head_dim: Dimensions of one head; all of them rotate.
         window: w, in positions; 512 in the author's code.
-        factor: How many positions count as one beyond the window; 16 in the author's code.
-        base: That of the model's RoPE.
-        pairing: That of the model's RoPE.
+        factor: Number of positions that count as one beyond the window; 16 in the author's code.
+        base: Base of the model's RoPE.
+        pairing: Pairing of the model's RoPE.
 
     Raises:
-        ValueError: A window below 1, a factor that is not above zero, an odd head_dim, or a base not above 1.
+        ValueError: window is below 1, factor is not above zero, head_dim is odd, or base is not above 1.
 
     >>> import torch
     >>> LeakyReRoPE(head_dim=2, window=2, factor=4.0).distances(torch.arange(5))[4].tolist()
@@ -77,7 +77,7 @@ class LeakyReRoPE(Piecewise):
         self.factor = size(self.name, "factor", factor)
 
     def maps(self, pos: Pos) -> tuple[Tensor, ...]:
-        """Return the positions, and the slow ones with and without what the window is ahead."""
+        """Return the positions, and the slowed ones with and without the window's offset."""
         slow = pos.double() / self.factor
         return pos, slow + (self.window - self.window / self.factor), slow
 

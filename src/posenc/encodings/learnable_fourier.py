@@ -38,21 +38,21 @@ from posenc.registry import register
     },
 )
 class LearnableFourier(Additive):
-    """Add what a small network makes of learned sines and cosines of the position.
+    """Add the output of a small network on learned sines and cosines of the position.
 
-    The features alone approximate a Gaussian kernel of the Euclidean distance whose width is gamma; the network
-    shapes it. All axes belong to one group of the paper. Its frequencies stay in float32 whatever the module
-    is cast to. Source: Li 2021, section 3, algorithm 1.
+    The features by themselves approximate a Gaussian kernel of the Euclidean distance with width gamma; the network
+    shapes it. All axes form one group of the paper. The frequencies stay in float32 whatever the module is cast to.
+    Source: Li 2021, section 3, algorithm 1.
 
     Args:
         d_model: Width of the token embeddings.
-        n_axes: How many coordinates a position has.
-        n_features: F, even; d_model rounded up to an even number if left out.
-        hidden: Width of the network's middle layer; d_model if left out.
+        n_axes: Number of coordinates of a position.
+        n_features: F, even; None means d_model, rounded up to an even number.
+        hidden: Width of the network's hidden layer; None means d_model.
         gamma: Width of the kernel, in positions: frequencies start from N(0, 1 / gamma²).
 
     Raises:
-        ValueError: A width below 1, an odd n_features, or a gamma that is not positive.
+        ValueError: A width is below 1, n_features is odd, or gamma is not positive.
 
     >>> LearnableFourier(d_model=4, n_axes=2).vectors(torch.zeros(3, 2)).shape
     torch.Size([3, 4])

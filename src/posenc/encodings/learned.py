@@ -1,4 +1,4 @@
-"""Learned vectors, one a position."""
+"""Learned vectors, one per position."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -42,23 +42,22 @@ from posenc.registry import register
 class Learned(Additive):
     """Add a learned vector for each position.
 
-    There is nothing beyond `max_len`: a later position is an error, not a guess; `resized` makes a longer table.
-    Position -1 marks padding, where the offset leaves a row for it: `positions.padded` makes such positions, and
-    with offset=2 and padding_idx=1 the rows are RoBERTa's. Source: Gehring 2017, section 3.1; Devlin 2018
-    (1810.04805).
+    The table ends at `max_len`: a later position raises an error; `resized` makes a longer table. Position -1 marks
+    padding if the offset leaves a row for it: `positions.padded` makes such positions, and with offset=2 and
+    padding_idx=1 the rows are RoBERTa's. Source: Gehring 2017, section 3.1; Devlin 2018 (1810.04805).
 
     Args:
         d_model: Width of the token embeddings.
-        max_len: How many positions there are.
-        offset: Rows before that of position 0, as OPT, BART and RoBERTa have 2.
+        max_len: Number of positions.
+        offset: Rows before that of position 0; 2 in OPT, BART and RoBERTa.
         init_std: Standard deviation of the initial values.
-        padding_idx: One of the rows before that of position 0, counted from the table's first, that starts at zero
-            and gets no gradient; None for none.
+        padding_idx: Index in the table of a row before that of position 0, which starts at zero and gets no gradient;
+            None for no such row.
 
     Raises:
-        ValueError: A position outside 0..max_len - 1 (on the CPU; a GPU's own index check speaks there), except
-            for -1 where there is an offset.
-        TypeError: Positions that are not integers.
+        ValueError: A position is outside 0..max_len - 1, except -1 with an offset (checked on the CPU; on a GPU the
+            index kernel raises).
+        TypeError: Positions are not integers.
 
     >>> Learned(d_model=4, max_len=8)(torch.zeros(1, 3, 4), torch.arange(3)).shape
     torch.Size([1, 3, 4])
@@ -91,26 +90,26 @@ class Learned(Additive):
         """Look up the rows."""
         start, why = -1 if self.offset else 0, f"the table was made with max_len={self.max_len}"
         positions.check_range(pos, self.max_len, self.name, why, start=start)
-        # where nobody may look, a wrong position meets the look-up's own check and no other position's row
+        # where values cannot be read, the index kernel raises for a wrong position
         row = torch.where(pos >= start, pos + self.offset, self.weight.shape[0])
         return F.embedding(row, self.weight, self.padding_idx)
 
     def resized(self, max_len: int, *, keep: int = 0, rule: Rule = "ends") -> "Learned":
-        """Return a longer or shorter table by linear interpolation; rows of the offset stay as they are.
+        """Return a longer or shorter table by linear interpolation; the rows of the offset stay unchanged.
 
-        Long-CLIP makes 248 rows of CLIP's 77 by `resized(248, keep=20, rule="steps")`: the first 20 are trained best,
-        and the other 57 are stretched four times. Source: Zhang 2024 (2403.15378), section 3.1, and its code.
+        Long-CLIP makes 248 rows from CLIP's 77 by `resized(248, keep=20, rule="steps")`: the first 20 are trained best,
+        and the other 57 are stretched by 4. Source: Zhang 2024 (2403.15378), section 3.1, and its code.
 
         Args:
-            max_len: How many positions there will be.
-            keep: How many of the first rows stay as they are; the others are stretched over the rest.
-            rule: Where the new rows lie among the old ones: "ends" (the default: the first is the first, the last the
-                last; torch's align_corners), "cells" (both tables span the same length; torch's default) or "steps"
-                (row i at i times old / new, continued behind the last row: Long-CLIP), or a mapping of arguments
-                of torch's interpolate, {"mode": "nearest"}.
+            max_len: New number of positions.
+            keep: Number of first rows that stay unchanged; the others are stretched over the rest.
+            rule: Where the new rows lie among the old ones: "ends" (the default: first on first, last on last;
+                torch's align_corners), "cells" (both tables span the same length; torch's default) or "steps"
+                (row i at i times old / new, extrapolated beyond the last row: Long-CLIP), or a mapping of arguments
+                of torch's interpolate, such as {"mode": "nearest"}.
 
         Raises:
-            ValueError: A max_len below 1, a keep that leaves nothing to stretch, or an unknown rule.
+            ValueError: max_len is below 1, keep leaves no rows to stretch, or the rule is unknown.
 
         >>> table = Learned(d_model=1, max_len=3)
         >>> _ = table.weight.data.copy_(torch.tensor([[5.0], [0.0], [4.0]]))
@@ -121,8 +120,8 @@ class Learned(Additive):
         self._count(least=0, keep=keep)
         if keep and keep >= min(self.max_len, max_len):
             raise ValueError(
-                f"{self.name}: keep must leave rows to stretch, of the {self.max_len} that there are and of the "
-                f"{max_len} that are wanted; got keep={keep}."
+                f"{self.name}: keep must leave rows to stretch, both of the {self.max_len} old rows and of the "
+                f"{max_len} new ones; got keep={keep}."
             )
         before, others = self.weight.detach().tensor_split((self.offset + keep,))
         twin = with_table(self, torch.cat((before, resized_rows(others, max_len - keep, rule, self.name))))

@@ -1,4 +1,4 @@
-"""Learned vectors, one a patch of an image."""
+"""Learned vectors, one per patch of an image."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -41,9 +41,10 @@ from posenc.registry import register
 class Learned2D(Additive):
     """Add a learned vector for each patch of an image, and for class tokens before it.
 
-    Patch (row, column) and the tokens before the image, which stand at (-1, 0), (-1, 1), .., are what
-    `positions.grid(height, width, n_prefix=1)` makes; the table has the layout of timm's `pos_embed`. For another
-    image size `resized` interpolates it. Source: Dosovitskiy 2020, section 3.1; the interpolation, section 3.2.
+    Patches are at (row, column), and the tokens before the image at (-1, 0), (-1, 1), ..:
+    `positions.grid(height, width, n_prefix=1)` makes these positions. The table has the layout of timm's `pos_embed`.
+    `resized` interpolates it for another image size. Source: Dosovitskiy 2020, section 3.1; the interpolation,
+    section 3.2.
 
     Args:
         d_model: Width of the token embeddings.
@@ -53,8 +54,8 @@ class Learned2D(Additive):
         init_std: Standard deviation of the initial values.
 
     Raises:
-        ValueError: A size below 1, or a position that is neither a patch nor a token before them (seen on the CPU).
-        TypeError: Positions that are not integers.
+        ValueError: A size is below 1, or a position is neither a patch nor a token before them (checked on the CPU).
+        TypeError: Positions are not integers.
 
     >>> table = Learned2D(d_model=4, height=2, width=3, n_prefix=1)
     >>> bool((table.vectors(torch.tensor([[1, 2]])) == table.weight[6]).all())
@@ -84,25 +85,26 @@ class Learned2D(Additive):
         there = torch.where(patch, (row < self.height) & (column < self.width), (row == -1) & (column < self.n_prefix))
         there &= column >= 0
         self._check_cells(pos, there)
-        # where nobody may look, a wrong place meets the look-up's own check and not another patch
+        # where values cannot be read, the index kernel raises for a wrong position
         cell = torch.where(patch, self.n_prefix + row * self.width + column, column)
         return F.embedding(torch.where(there, cell, self.weight.shape[0]), self.weight)
 
     def resized(self, height: int, width: int, *, rule: Rule = "timm") -> "Learned2D":
-        """Return a table for another image size; the tokens before the patches keep theirs.
+        """Return a table for another image size; the tokens before the patches keep their rows.
 
-        Programs interpolate by different rules, and a model computes what it was evaluated with by one of them alone.
+        Programs interpolate by different rules, and only the rule of a model's own code reproduces its published
+        results.
 
         Args:
             height: Rows of patches.
             width: Columns of patches.
-            rule: Whose rule: "timm" (the default: bicubic with antialiasing; OpenCLIP too), "transformers" (bicubic
-                without: ViT, DINOv2, CLIP, SigLIP), "torchvision" (bicubic, corners on corners), "dinov2" (the
+            rule: "timm" (the default: bicubic with antialiasing; OpenCLIP too), "transformers" (bicubic without
+                antialiasing: ViT, DINOv2, CLIP, SigLIP), "torchvision" (bicubic, corners aligned), "dinov2" (the
                 authors' code: bicubic, by the scale (new + 0.1) / old), "siglip2" (bilinear with antialiasing) or
                 "bilinear", or a mapping of arguments of torch's interpolate: mode, antialias, align_corners.
 
         Raises:
-            ValueError: A size below 1, or an unknown rule.
+            ValueError: A size is below 1, or the rule is unknown.
         """
         self._count(height=height, width=width)
         prefix, patches = self.weight.detach().tensor_split((self.n_prefix,))

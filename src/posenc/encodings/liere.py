@@ -10,7 +10,7 @@ from posenc.encoding import Placed, Pos
 from posenc.families import Budgeted, check_heads, check_lanes, no_autocast, size, wide_parameter
 from posenc.registry import register
 
-_AT_ONCE = 32_768  # numbers of the matrices whose exponentials are formed together: 256 KiB
+_AT_ONCE = 32_768  # numbers of the matrices whose exponentials are computed together: 256 KiB
 
 
 @register(
@@ -41,20 +41,21 @@ _AT_ONCE = 32_768  # numbers of the matrices whose exponentials are formed toget
     },
 )
 class LieRE(Budgeted):
-    """Turn blocks of lanes by the exponential of a learned generator for each axis of the position.
+    """Rotate blocks of dimensions by the exponential of a learned generator for each axis of the position.
 
-    Rotations of more than two lanes need not commute, so that with several axes scores depend on more than
-    the difference of positions; with one axis, or blocks of 2, they depend on it alone. Meant for positions between 0
-    and 1 (`positions.unit_grid`), for which the generators start with turns up to pi. Source: Ostmeier 2024, section 4.
+    Rotations of more than two dimensions need not commute, so with several axes scores depend on more than the
+    difference of positions. With one axis, or blocks of 2, they depend only on the difference. Meant for positions
+    between 0 and 1 (`positions.unit_grid`), where the generators start with rotations up to pi. Source: Ostmeier 2024,
+    section 4.
 
     Args:
-        head_dim: Lanes of one head; a multiple of the block.
+        head_dim: Dimensions of one head; a multiple of the block.
         n_axes: 2 for images, 3 for video.
-        block: Lanes that turn together; 8 in the paper's light form, head_dim in its full one.
-        init_std: Spread of the generators' numbers at the start, in radians a unit of position.
+        block: Dimensions that rotate together; 8 in the paper's light form, head_dim in its full one.
+        init_std: Standard deviation of the generators' initial numbers, in radians per unit of position.
 
     Raises:
-        ValueError: A head_dim that is no multiple of the block, a block of less than 2 lanes, or no axis.
+        ValueError: head_dim is not a multiple of block, block is below 2, or n_axes is below 1.
 
     >>> LieRE(head_dim=8, n_axes=2, block=4).skew.shape  # 6 numbers above the diagonal of 4 x 4
     torch.Size([2, 2, 6])
@@ -69,7 +70,7 @@ class LieRE(Budgeted):
         self._count(least=2, block=block)
         if head_dim % block:
             raise ValueError(
-                f"{self.name}: head_dim must be a multiple of block, because blocks of lanes turn together; got "
+                f"{self.name}: head_dim must be a multiple of block, because blocks of dimensions rotate together; got "
                 f"head_dim={head_dim}, block={block}."
             )
         self.head_dim, self.n_axes, self.block = head_dim, n_axes, block
@@ -89,40 +90,40 @@ class LieRE(Budgeted):
         """Compute a rotation (n_blocks, block, block) for each position.
 
         Raises:
-            ValueError: They would take more than `table_budget` bytes.
+            ValueError: The rotations would need more than `table_budget` bytes.
         """
         self._afford(8 * pos.numel() // self.n_axes * self.head_dim * self.block)  # the exponential is in float64
         at = pos.double()[..., None] if self.n_axes == 1 else pos.double()
-        turns = torch.einsum("...a,anij->...nij", at, self.generators())
-        return (_exponentials(turns, self.block).to(dtype),)
+        exponents = torch.einsum("...a,anij->...nij", at, self.generators())
+        return (_exponentials(exponents, self.block).to(dtype),)
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Turn queries by their own positions."""
-        return self._turn(q, placed.parts[0])
+        """Rotate queries by their own positions."""
+        return self._rotate(q, placed.parts[0])
 
     def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
-        """Turn keys by their own positions."""
-        return self._turn(k, placed.parts[0])
+        """Rotate keys by their own positions."""
+        return self._rotate(k, placed.parts[0])
 
     def reset_parameters(self) -> None:
-        """Draw the generators anew."""
+        """Draw new generators."""
         nn.init.normal_(self.skew, std=self.init_std)
 
-    def _turn(self, x: Tensor, rotation: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         check_lanes(self.name, x, self.head_dim)
         check_heads(self.name, x, rotation.shape[:-3])
         with no_autocast(x.device):
             blocks = x.to(rotation.dtype).unflatten(-1, (-1, self.block))
-            turned = torch.einsum("...snij,...hsnj->...hsni", rotation, blocks)
-        return turned.flatten(-2).to(x.dtype)
+            rotated = torch.einsum("...snij,...hsnj->...hsni", rotation, blocks)
+        return rotated.flatten(-2).to(x.dtype)
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
-        return self._turn(q, placed.parts[0].mT), self._turn(k, k_placed.parts[0].mT)
+        return self._rotate(q, placed.parts[0].mT), self._rotate(k, k_placed.parts[0].mT)
 
 
 def _exponentials(matrices: Tensor, block: int) -> Tensor:
-    """Exponentiate in parts, whose some twenty copies stay in a core's cache and ask the system for no pages."""
-    if torch.compiler.is_compiling():  # a graph would hold every part by itself
+    """Exponentiate in parts whose roughly twenty temporary copies fit in a core's cache."""
+    if torch.compiler.is_compiling():  # a graph would contain every part separately
         return torch.matrix_exp(matrices)
     at_once = max(1, _AT_ONCE // matrices.shape[-1] ** 2)
     parts = matrices.reshape(-1, block, block).split(at_once)

@@ -41,30 +41,30 @@ from posenc.registry import register
     },
 )
 class LongRoPE(OfLength, Scaled, Rotary):
-    """Turn as RoPE does with each frequency divided by a number of its own, which depends on the length.
+    """Rotate as RoPE does, with each frequency divided by its own factor, which depends on the length.
 
-    The lists come from a search. Since frequencies depend on the length, `resolve(seq_len)` fixes them, and keys that
-    are cached under the short list must be turned on when a text outgrows it: `rephase`. Source: Ding 2024, section
-    3; the switch at the trained length, the code of Phi-3 and transformers.
+    The lists of factors come from a search. Since frequencies depend on the length, `resolve(seq_len)` fixes them. Keys
+    cached under the short list must be rotated further when a text outgrows it: see `rephase`. Source: Ding 2024,
+    section 3; the switch at the trained length, the code of Phi-3 and transformers.
 
     Args:
-        head_dim: Lanes of one head.
-        short_factors: λ for texts of up to original_max_len positions, one a pair of lanes.
+        head_dim: Dimensions of one head.
+        short_factors: λ for texts of up to original_max_len positions, one per pair of dimensions.
         long_factors: λ for longer texts.
         original_max_len: L, the trained length in positions.
         base: 10,000.
-        rotary_dim: How many lanes turn; None means all.
-        rotary_side: "first" or "last": which ones.
-        pairing: "half" (lane k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
-        attention_factor: The gain: what multiplies the turned lanes of q and of k
+        rotary_dim: Number of dimensions that rotate; None means all.
+        rotary_side: "first" or "last": which dimensions rotate.
+        pairing: "half" (dimension k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
+        attention_factor: The gain, which multiplies the rotated dimensions of q and of k
             (`frequencies.longrope_gain` derives it).
-        long_attention_factor: The same beside the long list; None for the same.
-        score_factor: What multiplies all scores besides.
-        length: The text's, in positions; None to have it given by `resolve(seq_len)`.
+        long_attention_factor: The gain used with the long list; None means attention_factor.
+        score_factor: Additional factor on all scores.
+        length: Length of the text, in positions; None to set it later by `resolve(seq_len)`.
 
     Raises:
-        ValueError: Lists that do not have a positive number for each pair, an odd width, one beyond head_dim, a base
-            not above 1, or placed before the length is known.
+        ValueError: A list does not have a positive number for each pair, a width is odd or larger than head_dim, base
+            is not above 1, or the encoding is placed before the length is known.
 
     >>> rope = LongRoPE(head_dim=4, short_factors=(1.0, 1.0), long_factors=(2.0, 4.0), original_max_len=100)
     >>> rope.resolve(100).frequencies().tolist(), rope.resolve(101).frequencies().tolist()
@@ -98,7 +98,7 @@ class LongRoPE(OfLength, Scaled, Rotary):
             factors = getattr(self, option)
             if len(factors) != self.rotary_dim // 2:
                 raise ValueError(
-                    f"{self.name}: {option} must hold {self.rotary_dim // 2} numbers, one a pair; got {len(factors)}."
+                    f"{self.name}: {option} must hold {self.rotary_dim // 2} numbers, one per pair; got {len(factors)}."
                 )
             for i, factor in enumerate(factors):
                 size(self.name, f"{option}[{i}]", factor)

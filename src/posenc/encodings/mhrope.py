@@ -45,12 +45,12 @@ from posenc.registry import register
 class MHRoPE(Rotary):
     """Rotate each key head, and the queries of its group, by one of several positions: time, row or column.
 
-    Where M-RoPE shares out the pairs of every head, heads are shared out here, so that each axis has all frequencies.
-    Text, whose three positions are equal, is rotated as by RoPE. The authors number pictures with
+    M-RoPE divides the pairs of every head among the axes. MHRoPE divides the heads, so each axis has all frequencies.
+    Text, whose three positions are equal, rotates as under RoPE. The authors number pictures with
     `positions.mrope(spatial_reset=True)`. Source: Huang 2025, section 4 (Multi-Head RoPE).
 
     Args:
-        n_kv_heads: Key heads.
+        n_kv_heads: Number of key heads.
         head_dim: Dimensions of one head.
         sections: Heads of each axis, time first; heads beyond them do not rotate, as in the authors' code. None gives
             three eighths of the heads to the rows, as many to the columns, and the rest to time: (2, 3, 3) of 8.
@@ -58,9 +58,9 @@ class MHRoPE(Rotary):
         pairing: "half" (pair k is dimensions k and k + head_dim / 2: Qwen) or "interleaved" (2k and 2k + 1).
 
     Raises:
-        ValueError: Sections that are negative or count more heads than there are, an odd head_dim, or a base not above
-            1.
-        TypeError: Sections that are no whole numbers.
+        ValueError: A section is negative, the sections sum to more than n_kv_heads, head_dim is odd, or base is not
+            above 1.
+        TypeError: A section is not a whole number.
 
     >>> MHRoPE(n_kv_heads=2, head_dim=4, sections=(1, 1)).frequencies().tolist()
     [[[1.0, 0.01], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.01]]]

@@ -1,4 +1,4 @@
-"""RoPE-Mixed: each key head learns in which direction of the image each of its pairs turns."""
+"""RoPE-Mixed: each pair of each key head learns a direction of the image along which it rotates."""
 
 import math
 
@@ -17,7 +17,7 @@ from posenc.registry import register
     paper="Heo et al., Rotary Position Embedding for Vision Transformer",
     year=2024,
     arxiv="2403.13298",
-    formula="pair k of head h turns by y·ω^y_{h,k} + x·ω^x_{h,k}",
+    formula="pair k of head h rotates by y·ω^y_{h,k} + x·ω^x_{h,k}",
     parameters="n_kv_heads * head_dim",
     cost="two products and one sum for each lane of q and k",
     aliases=("rope_mixed",),
@@ -41,20 +41,20 @@ from posenc.registry import register
     },
 )
 class MixedRoPE(Rotary):
-    """Turn each pair of lanes by its own learned mixture of row and column.
+    """Rotate each pair of dimensions by its own learned mixture of row and column.
 
-    Axial RoPE sees along the axes alone; here a pair can follow any direction. Queries of a group take the
-    frequencies of their key head. Source: Heo 2024, section 3.2, whose code starts half of a head's pairs along one
+    Axial RoPE measures only along the axes; here a pair can follow any direction. Queries of a group use the
+    frequencies of their key head. Source: Heo 2024, section 3.2; its code starts half of a head's pairs along one
     random direction and half across it.
 
     Args:
-        n_kv_heads: Key heads, each with frequencies of its own.
-        head_dim: Lanes of one head; a multiple of 4.
+        n_kv_heads: Number of key heads, each with its own frequencies.
+        head_dim: Dimensions of one head; a multiple of 4.
         base: 10 in the paper; frequencies start from 1 down to 1 / base.
-        pairing: "half" (lane k with k + head_dim / 2) or "interleaved" (2k with 2k + 1: the authors' code).
+        pairing: "half" (dimension k with k + head_dim / 2) or "interleaved" (2k with 2k + 1: the authors' code).
 
     Raises:
-        ValueError: A head_dim that is no multiple of 4, no heads, or a base not above 1.
+        ValueError: head_dim is not a multiple of 4, n_kv_heads is below 1, or base is not above 1.
 
     >>> MixedRoPE(n_kv_heads=2, head_dim=8).frequencies().shape
     torch.Size([2, 2, 4])
@@ -84,5 +84,6 @@ class MixedRoPE(Rotary):
         size = geometric(self.head_dim // 4, base=self.base, width=self.head_dim // 2)
         with torch.no_grad():
             along = torch.rand_like(self.inv_freq[:, 0, :1]).double() * 2 * math.pi
-            turn = torch.cat((along.expand(-1, len(size)), (along + math.pi / 2).expand(-1, len(size))), dim=-1)
-            self.inv_freq.copy_(torch.stack((turn.sin(), turn.cos()), dim=1) * size.repeat(2).to(turn.device))
+            direction = torch.cat((along.expand(-1, len(size)), (along + math.pi / 2).expand(-1, len(size))), dim=-1)
+            spread = size.repeat(2).to(direction.device)
+            self.inv_freq.copy_(torch.stack((direction.sin(), direction.cos()), dim=1) * spread)

@@ -1,4 +1,4 @@
-"""M-RoPE: time, row and column share the pairs of lanes of one RoPE."""
+"""M-RoPE: time, row and column share the pairs of dimensions of one RoPE."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -24,7 +24,7 @@ Layout = Literal["blocks", "interleaved", "time_last", "time_unrotated"] | Seque
     paper="Wang et al., Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any Resolution",
     year=2024,
     arxiv="2409.12191",
-    formula="RoPE whose pair k turns by p_{a(k)}·base^(-2k/d),  a(k) = time, row or column",
+    formula="RoPE whose pair k rotates by p_{a(k)}·base^(-2k/d),  a(k) = time, row or column",
     parameters="0",
     cost="two products and one sum for each lane of q and k",
     aliases=("multimodal_rope",),
@@ -62,35 +62,35 @@ Layout = Literal["blocks", "interleaved", "time_last", "time_unrotated"] | Seque
     },
 )
 class MRoPE(Scaled, OwnFrequencies, Rotary):
-    """Turn each pair of lanes by one of several positions: time, row or column.
+    """Rotate each pair of dimensions by one of several positions: time, row or column.
 
-    The frequencies are those of RoPE over all pairs, whichever axis a pair belongs to, so that text, whose three
-    positions are equal (`positions.mrope`, `positions.on_each_axis`), is turned exactly as by RoPE. Source: Wang 2024,
-    section 2.1; the interleaved layout, the code of Qwen3-VL; time last, that of Ernie 4.5 VL. Plans of other papers
-    differ in the layout, or only in the positions, which `posenc.positions` makes: `videorope`, `circle_rope`, and
-    `mrope` with spatial_reset and side_step.
+    The frequencies are those of RoPE over all pairs, whichever axis a pair belongs to. So text, whose three positions
+    are equal (`positions.mrope`, `positions.on_each_axis`), rotates exactly as under RoPE. Source: Wang 2024, section
+    2.1; the interleaved layout, the code of Qwen3-VL; time last, that of Ernie 4.5 VL. The plans of other papers differ
+    in the layout, or only in the positions, which `posenc.positions` makes: `videorope`, `circle_rope`, and `mrope`
+    with spatial_reset and side_step.
 
     Args:
-        head_dim: Lanes of one head.
-        sections: Pairs of each axis, time first; they add up to rotary_dim / 2. None shares pairs out as in Qwen2-VL, 2
-            to 3 to 3, and interleaved as in Qwen3-VL, 6 to 5 to 5; or counts them in a layout that is a list.
-        layout: "blocks" (the fastest pairs are time's, the slowest the column's), "interleaved" (the axes take
-            turns, so that each has fast and slow pairs; where an axis has used up its section, time goes on),
-            "time_last" (the others take turns, and time has the slowest pairs: VideoRoPE), "time_unrotated" (so, but
-            the pairs of time do not rotate: HoPE), or the axis of each pair in a list, None for a pair that does not
-            rotate; a shorter list is repeated: (0, 0, 1, 2, 1, 2, 1, 2) is MM-RoPE.
+        head_dim: Dimensions of one head.
+        sections: Pairs of each axis, time first; they add up to rotary_dim / 2. None divides the pairs 2 to 3 to 3 as
+            in Qwen2-VL, or 6 to 5 to 5 as in Qwen3-VL for "interleaved"; for a list as layout it counts the list.
+        layout: "blocks" (time has the fastest pairs, the column the slowest), "interleaved" (the axes alternate, so
+            each has fast and slow pairs; once an axis has used up its section, time gets its pairs), "time_last" (row
+            and column alternate, and time has the slowest pairs: VideoRoPE), "time_unrotated" (the same, but the pairs
+            of time do not rotate: HoPE), or a list with the axis of each pair, None for a pair that does not rotate; a
+            shorter list is repeated: (0, 0, 1, 2, 1, 2, 1, 2) is MM-RoPE.
         base: 10,000; 1,000,000 in Qwen2-VL.
-        rotary_dim: How many lanes turn; None means all.
-        rotary_side: "first" or "last": which ones.
-        pairing: "half" (as in Qwen) or "interleaved" (as in GLM-4V) lanes.
-        inv_freq: Frequencies of your own, one a pair, or a function of the pairs' numbers; replaces the formula.
+        rotary_dim: Number of dimensions that rotate; None means all.
+        rotary_side: "first" or "last": which dimensions rotate.
+        pairing: "half" (as in Qwen) or "interleaved" (as in GLM-4V) pairs.
+        inv_freq: Frequencies that replace the formula, one per pair, or a function of the pairs' indices.
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
-        attention_factor: The gain: what multiplies the turned lanes of q and of k, as YaRN wants it.
-        score_factor: What multiplies all scores besides.
+        attention_factor: The gain, which multiplies the rotated dimensions of q and of k, as in YaRN.
+        score_factor: Additional factor on all scores.
 
     Raises:
-        ValueError: Sections that do not add up or do not fit the layout, an odd width, one beyond
-            head_dim, a factor that is not positive, or an option with a value that is not listed here.
+        ValueError: The sections do not add up or do not fit the layout, a width is odd or larger than head_dim, a
+            factor is not positive, or an option has a value that is not listed here.
 
     >>> MRoPE(head_dim=8, sections=(2, 1, 1)).frequencies().numpy()
     array([[1.   , 0.1  , 0.   , 0.   ],
@@ -144,20 +144,20 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
         pairing: Pairing | None = None,
         seq_len: int | None = None,
     ) -> "MRoPE":
-        """Construct the encoding of one kind of layer of a model with pictures, from its configuration.
+        """Construct the encoding of one kind of layer of a multimodal model from its configuration.
 
-        Sections come from `mrope_section`, or from the code of the model type where the file is silent; the layout
-        from that code, or from `mrope_interleaved` in a type that posenc does not know.
+        Sections come from `mrope_section`, or from the code of the model type where the file has none. The layout comes
+        from that code, or from `mrope_interleaved` in a model type that posenc does not support.
 
         Args:
-            source: A config.json, a directory that holds one, or a mapping.
+            source: A config.json, a directory that contains one, or a mapping.
             layer_type: The kind of layer, where kinds rotate differently.
-            pairing: Which lanes turn together; None takes what the model type does.
-            seq_len: The longest text, in positions; needed where frequencies depend on it.
+            pairing: Which dimensions rotate together; None uses the model type's pairing.
+            seq_len: The longest text, in positions; required if frequencies depend on it.
 
         Raises:
-            ValueError: As `config.rotary` does; positions have one axis, the lanes of a pair read different axes
-                (HunYuan-VL), or frequencies depend on a length that is not given.
+            ValueError: As `config.rotary` does; or positions have one axis, the dimensions of a pair read different
+                axes (HunYuan-VL), or frequencies depend on a length that is not given.
             TypeError: As `config.rotary` does.
 
         >>> qwen = {"model_type": "qwen2_vl", "head_dim": 128, "rope_scaling": {"mrope_section": [16, 24, 24]}}
@@ -169,11 +169,12 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
             because = "got no mrope_section"
             if rotary.sections is not None:
                 because = (
-                    "in HunYuan-VL its two lanes read different axes, which is no turn; got sections of a doubled table"
+                    "in HunYuan-VL its two dimensions read different axes, which is not a rotation; got sections of a "
+                    "doubled table"
                 )
             raise ValueError(
-                f"{cls.__name__}: a configuration must say which axis each pair of lanes reads, and {because} in "
-                f"{rotary.model_type}. RoPE.from_config constructs what turns its text."
+                f"{cls.__name__}: a configuration must name the axis that each pair of dimensions reads, and {because} "
+                f"in {rotary.model_type}. RoPE.from_config constructs the encoding of its text."
             )
         of_length(cls.__name__, rotary, seq_len)
         axes: dict[str, Any] = {"sections": rotary.sections, "layout": rotary.layout}
@@ -181,10 +182,10 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
 
 
 def counted(who: str, sections: Sequence[int], what: str) -> tuple[int, ...]:
-    """Return how many pairs, or heads, each axis has.
+    """Return the number of pairs, or heads, of each axis.
 
     Raises:
-        TypeError: It is no list of whole numbers.
+        TypeError: `sections` is not a list of whole numbers.
     """
     found = entries(who, "sections", sections)
     if not all(isinstance(n, Integral) and not isinstance(n, bool) for n in found):
@@ -195,12 +196,12 @@ def counted(who: str, sections: Sequence[int], what: str) -> tuple[int, ...]:
 def of_axes(
     inv_freq: Float64[Tensor, " n_pairs"], axes: Sequence[Any], n_axes: int
 ) -> Float64[Tensor, "*heads n_axes n_pairs"]:
-    """Return a matrix in which each pair has its frequency in the row of the axis that it reads, none for -1.
+    """Return a matrix with each pair's frequency in the row of the axis that it reads, and none for axis -1.
 
     Args:
         inv_freq: Radians per position of each pair.
-        axes: The axis of each pair; or of each head, in a list of its own, where all pairs of a head read one.
-        n_axes: How many there are.
+        axes: The axis of each pair; or one list per head with a single axis for all its pairs.
+        n_axes: Number of axes.
 
     >>> pairs = torch.tensor([1.0, 0.5])
     >>> of_axes(pairs, [1, -1], 2).tolist(), of_axes(pairs, [[1], [0]], 2).tolist()
@@ -214,10 +215,10 @@ def of_axes(
 def _by_word(
     who: str, sections: tuple[int, ...] | None, layout: str, n_pairs: int
 ) -> tuple[tuple[int, ...], list[int]]:
-    """Return how many pairs each axis has, and the axis of each pair, -1 for none.
+    """Return the number of pairs of each axis, and the axis of each pair, -1 for none.
 
     Raises:
-        ValueError: There is no such layout, or the sections do not fit it or do not add up.
+        ValueError: The layout is unknown, or the sections do not fit it or do not add up.
     """
     check_word(who, "layout", layout, "blocks", "interleaved", "time_last", "time_unrotated")
     if sections is None:
@@ -228,32 +229,32 @@ def _by_word(
             f"{who}: sections must be numbers of pairs that add up to rotary_dim / 2 = {n_pairs}; "
             f"got sections={sections}, which add up to {sum(sections)}."
         )
-    turns = "time_last" if layout == "time_unrotated" else layout
-    if (kept := dealt(sections, turns, n_pairs)) != sections:
+    order = "time_last" if layout == "time_unrotated" else layout
+    if (kept := dealt(sections, order, n_pairs)) != sections:
         raise ValueError(
-            f"{who}: axes that take turns have {kept} pairs at most, but for the first, which has what is left; got "
-            f"sections={sections} and layout={layout!r}. Qwen3-VL has (24, 20, 20) of 64, interleaved."
+            f"{who}: alternating axes can have at most {kept} pairs, except the first, which gets the rest; "
+            f"got sections={sections} and layout={layout!r}. Qwen3-VL has (24, 20, 20) of 64, interleaved."
         )
-    axes = axes_of_pairs(sections, turns, n_pairs)
+    axes = axes_of_pairs(sections, order, n_pairs)
     return sections, [axis or -1 for axis in axes] if layout == "time_unrotated" else axes
 
 
 def _by_list(
     who: str, sections: tuple[int, ...] | None, layout: tuple[Any, ...], n_pairs: int
 ) -> tuple[tuple[int, ...], list[int]]:
-    """Return the same where the axis of each pair is given.
+    """Return the same as `_by_word`, for a layout that lists the axis of each pair.
 
     Raises:
-        TypeError: An entry is no whole number.
-        ValueError: There are too many entries, or none, or one that is no axis; or the sections are others.
+        TypeError: An entry is not a whole number.
+        ValueError: The list is empty, too long or names no such axis, or the sections differ from its counts.
     """
     named = [axis for axis in layout if axis is not None]
     if not all(isinstance(axis, Integral) and not isinstance(axis, bool) for axis in named):
         raise TypeError(f"{who}: layout must be a word, or a list of axes and None; got layout={short(layout)}.")
     if not named or len(layout) > n_pairs or not 0 <= min(named) <= max(named) < n_pairs:
         raise ValueError(
-            f"{who}: a layout that is a list must have an axis for each of {n_pairs} pairs, 0 and up, or fewer, which "
-            f"are repeated, and None for a pair that does not rotate; got layout={short(layout)}."
+            f"{who}: a layout that is a list must have an axis for each of {n_pairs} pairs (axes count from 0), or a "
+            f"shorter pattern to repeat, with None for a pair that does not rotate; got layout={short(layout)}."
         )
     axes = [-1 if axis is None else int(axis) for axis in layout]
     axes = [axes[k % len(axes)] for k in range(n_pairs)]

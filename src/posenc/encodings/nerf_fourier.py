@@ -1,4 +1,4 @@
-"""Fourier features in octaves, as NeRF has them."""
+"""Fourier features in octaves, as in NeRF."""
 
 import math
 
@@ -43,17 +43,17 @@ from posenc.registry import register
 class NeRFFourier(Additive):
     """Add sines and cosines of each coordinate, each octave twice as fast as the one before.
 
-    Made for coordinates between -1 and 1, beyond which it repeats; `extent` says how many positions make one
-    unit. In lanes that the octaves do not reach, nothing is added. Source: Mildenhall 2020, equation 4.
+    The features suit coordinates between -1 and 1 and repeat beyond; `extent` is the number of positions in one unit.
+    Dimensions beyond the octaves stay unchanged. Source: Mildenhall 2020, equation 4.
 
     Args:
         d_model: Width of the token embeddings.
-        n_axes: How many coordinates a position has; axis 0's octaves come first.
+        n_axes: Number of coordinates of a position; axis 0's octaves come first.
         extent: Positions from 0 to the coordinate 1; 1.0 for positions that are coordinates.
-        n_octaves: Octaves of one axis; left out, 10 (as in the paper), or as many as fit.
+        n_octaves: Octaves of one axis; None means 10 (as in the paper), or as many as fit.
 
     Raises:
-        ValueError: More octaves than lanes, or an extent that is not positive.
+        ValueError: The octaves need more dimensions than d_model, or extent is not positive.
 
     >>> NeRFFourier(d_model=4, extent=1.0).vectors(torch.tensor([0.25])).numpy().round(4)
     array([[0.7071, 0.7071, 1.    , 0.    ]])
@@ -67,7 +67,7 @@ class NeRFFourier(Additive):
         n_octaves = min(10, room) if n_octaves is None else n_octaves
         if not 1 <= n_octaves <= min(room, 50):
             raise ValueError(
-                f"{self.name}: d_model must hold 2 lanes for each axis and octave, and float64 tells 50 octaves apart; "
+                f"{self.name}: d_model must be at least 2 for each axis and octave, and float64 resolves 50 octaves; "
                 f"got d_model={d_model}, n_axes={n_axes}, n_octaves={n_octaves}."
             )
         self.n_axes, self.extent, self.n_octaves = n_axes, extent, n_octaves

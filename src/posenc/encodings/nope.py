@@ -33,17 +33,17 @@ from posenc.registry import register
     },
 )
 class NoPE(Encoding):
-    """Add nothing anywhere: order is left to the causal mask.
+    """Add nothing anywhere: only the causal mask gives the order.
 
-    This is the contract itself, `Encoding`, under a name of its own. A causal decoder still learns
-    where it is, since the mask alone tells a token how many others it sees; a bidirectional one is
-    blind to order. Source: Haviv 2022; Kazemnejad 2023 (2305.19466).
+    This is the contract itself, `Encoding`, under its own name. A causal decoder still learns its position, since the
+    mask alone determines how many tokens each token attends to; a bidirectional model ignores order. Source: Haviv
+    2022; Kazemnejad 2023 (2305.19466).
 
     Args:
-        n_axes: Axes of the positions that it is given and ignores, so that it can stand in for any other encoding.
+        n_axes: Axes of the positions, which NoPE ignores, so that it can replace any other encoding.
 
     Raises:
-        ValueError: An n_axes below 1.
+        ValueError: n_axes is below 1.
 
     >>> NoPE().score_scale(head_dim=64)
     0.125

@@ -37,20 +37,21 @@ from posenc.registry import register
     },
 )
 class Normalised(OfLength, Additive):
-    """Add the position over the length of the sequence, to every lane.
+    """Add the position over the length of the sequence, to every dimension.
 
-    Below one within the sequence, but the same token moves when the sequence grows, and the step between
-    neighbours shrinks: what a model learned of one length is wrong for another. As with `Integer`, a layer norm
-    takes away again what is common to all lanes.
+    The value stays below one within the sequence. But the same token moves when the sequence grows, and the step
+    between neighbours shrinks, so values learned at one length are wrong at another. As with `Integer`, a layer norm
+    removes what is common to all dimensions.
 
     Args:
         d_model: Width of the token embeddings.
-        over: "length" (p / L, so that the last token stands below 1) or "last" (p / (L - 1), so that it
-            stands at 1; a sequence of one token stands at 0).
-        length: L; None to have it given by `resolve(seq_len)`.
+        over: "length" (p / L, so that the last token is below 1) or "last" (p / (L - 1), so that the last token is
+            at 1; a sequence of one token is at 0).
+        length: L; None to set it later by `resolve(seq_len)`.
 
     Raises:
-        ValueError: A d_model or length below 1, another word for `over`, or placed before the length is known.
+        ValueError: d_model or length is below 1, the word for `over` is unknown, or the encoding is placed before the
+            length is known.
 
     >>> import torch
     >>> Normalised(d_model=1).resolve(4).vectors(torch.arange(4)).flatten().tolist()
@@ -65,6 +66,6 @@ class Normalised(OfLength, Additive):
         self._set_length(length)
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
-        """Return the fraction in every lane."""
+        """Return the fraction in every dimension."""
         whole = self.given_length() if self.over == "length" else max(self.given_length() - 1, 1)
         return (pos.double() / whole)[..., None].expand(*pos.shape, self.d_model)

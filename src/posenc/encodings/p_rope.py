@@ -42,9 +42,10 @@ from posenc.registry import register
 class ProportionalRoPE(Rotary):
     """Rotate the fastest pairs of dimensions as RoPE does, and leave the others without position.
 
-    The slowest pairs carry what does not depend on position, which their rotation would spoil in long texts. Unlike
-    `RoPE(rotary_dim=...)`, the exponent runs over the whole head, so that the pairs that rotate keep the frequencies
-    that they have in RoPE. Source: Barbero 2024, section 6; Gemma 4 and LFM3, rope_type "proportional" of transformers.
+    The slowest pairs carry information that does not depend on position, and rotating them would spoil it in long
+    texts. Unlike in `RoPE(rotary_dim=...)`, the exponent runs over the whole head, so the pairs that rotate keep the
+    frequencies that they have in RoPE. Source: Barbero 2024, section 6; Gemma 4 and LFM3, rope_type "proportional" of
+    transformers.
 
     Args:
         head_dim: Dimensions of one head.
@@ -54,7 +55,7 @@ class ProportionalRoPE(Rotary):
         pairing: "half" (pair k is dimensions k and k + head_dim / 2: Gemma 4) or "interleaved" (2k and 2k + 1).
 
     Raises:
-        ValueError: An odd head_dim, a share outside 0 to 1, or a base not above 1.
+        ValueError: head_dim is odd, share is outside 0 to 1, or base is not above 1.
 
     >>> ProportionalRoPE(head_dim=8, share=0.5).frequencies().tolist()
     [[1.0, 0.1, 0.0, 0.0]]

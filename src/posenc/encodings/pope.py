@@ -1,4 +1,4 @@
-"""PoPE: content gives the lengths, position alone the angles."""
+"""PoPE: content determines the lengths, and only position the angles."""
 
 import math
 from typing import Any, Literal
@@ -44,20 +44,20 @@ from posenc.registry import register
     },
 )
 class PoPE(Budgeted):
-    """Make each lane a complex number whose length is its softplus and whose angle is its position's.
+    """Make each dimension a complex number with its softplus as length and an angle from the position.
 
-    In RoPE the angle between q and k depends on their contents too, so that what and where are entangled. Turned q and
-    k have 2 head_dim lanes; scores are still divided by the root of head_dim. Source: Gopalakrishnan 2025, section 3.
+    In RoPE the angle between q and k depends on their contents too, which entangles content and position. Rotated q
+    and k have 2 head_dim dimensions; scores are still divided by √head_dim. Source: Gopalakrishnan 2025, section 3.
 
     Args:
-        n_kv_heads: Key heads, each with phases of its own.
-        head_dim: Lanes of one head before the turn; each has a frequency.
+        n_kv_heads: Number of key heads, each with its own phases.
+        head_dim: Dimensions of one head before the rotation; each has a frequency.
         base: 10,000.
-        phase_init: "zero", or "uniform" over a turn: where the learned phases start. They are kept in -2 pi..0
-            by a clamp, as the authors do, so that a phase that training pushes beyond an end stays there.
+        phase_init: Start of the learned phases: "zero", or "uniform" over a full rotation. A clamp keeps them in
+            -2 pi..0, as in the authors' code, so a phase that training pushes beyond an end stays there.
 
     Raises:
-        ValueError: No lanes or heads, a base not above 1, or another word for the start.
+        ValueError: n_kv_heads or head_dim is below 1, base is not above 1, or the word for the start is unknown.
 
     >>> pope = PoPE(n_kv_heads=1, head_dim=1)
     >>> placed = pope.place(torch.tensor([0]))
@@ -85,34 +85,34 @@ class PoPE(Budgeted):
         self.reset_parameters()
 
     def frequencies(self) -> Float64[Tensor, "1 head_dim"]:
-        """Return radians per position of each lane."""
+        """Return radians per position of each dimension."""
         return geometric(self.head_dim, base=self.base, width=2 * self.head_dim)[None]
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Compute (cos, sin) of each lane's angle.
+        """Compute (cos, sin) of each dimension's angle.
 
         Raises:
-            ValueError: They would take more than `table_budget` bytes.
+            ValueError: The tables would need more than `table_budget` bytes.
         """
         self._afford(2 * pos.numel() * self.head_dim * dtype.itemsize)
         return tabulate(pos, self.frequencies(), dtype=dtype)
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Return real parts, then imaginary ones: 2 head_dim lanes."""
+        """Return real parts, then imaginary parts: 2 head_dim dimensions."""
         cos, sin = self._tables(q, placed)
         length = F.softplus(q.to(cos.dtype))
         return torch.cat((length * cos, length * sin), dim=-1).to(q.dtype)
 
     def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
-        """Return real parts, then imaginary ones, turned further by the learned phases."""
+        """Return real parts, then imaginary parts, rotated further by the learned phases."""
         cos, sin = self._tables(k, placed)
         length = F.softplus(by_key_head(self.name, k.to(cos.dtype), self.n_kv_heads))
         phase = self.phase.double().clamp(-2 * math.pi, 0)[:, None, None]
         parts = torch.cat([length * t.to(length.dtype) for t in (phase.cos(), phase.sin())], dim=-1)
-        return kernels.turn(parts.flatten(1, 2), cos, sin, pairing="half").to(k.dtype)
+        return kernels.rotate(parts.flatten(1, 2), cos, sin, pairing="half").to(k.dtype)
 
     def score_scale(self, head_dim: int) -> float:
-        """Return the root of the lanes before the turn, inverted."""
+        """Return 1 / √d for the dimensions before the rotation."""
         return float(self.head_dim**-0.5)
 
     def reset_parameters(self) -> None:

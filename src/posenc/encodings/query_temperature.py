@@ -1,4 +1,4 @@
-"""Queries that grow with their position, so that attention stays sharp among more keys."""
+"""Queries that grow with their position, which keeps attention sharp among more keys."""
 
 import math
 from typing import Any, Literal
@@ -41,22 +41,22 @@ from posenc.registry import register
     },
 )
 class QueryTemperature(Encoding):
-    """Lengthen queries with their position: by the logarithm of how far beyond a length they are, or by a power.
+    """Scale queries up with their position, by a logarithm or a power of how far beyond a length they are.
 
-    The softmax over n keys flattens as n grows; queries that grow with log n counter it. A piece to be composed:
+    The softmax over n keys flattens as n grows; queries that grow with log n counter this. Combine it with an encoding:
     `Compose(RoPE(...), QueryTemperature(...))`, or with NoPE in some layers by `PerLayer`, as Llama 4 does. Keys, and
-    so caches, are not touched. Source: transformers' code of Llama 4, Ministral 3, Beam and Inkling; log n, Chiang &
+    so caches, stay unchanged. Source: transformers' code of Llama 4, Ministral 3, Beam and Inkling; log n, Chiang &
     Cholak 2022, section 5.3.
 
     Args:
-        law: "llama4" (1 + weight ln(1 + floor((p + 1) / L))), "ministral" (the same of p), "log_n"
+        law: "llama4" (1 + weight ln(1 + floor((p + 1) / L))), "ministral" (the same with p for p + 1), "log_n"
             (max(1, ln(p + 1) / ln L)), "beam" ((1 + (p + 1) / L)^weight) or "inkling"
             (1 + weight ln max((p + 1) / L, 1)).
-        original_max_len: L, in positions: queries before it stay as they are, but for "beam", where all grow.
-        weight: 0.1 in the models; of no use to "log_n".
+        original_max_len: L, in positions: queries before it stay unchanged, except for "beam", where all grow.
+        weight: 0.1 in the models; "log_n" ignores it.
 
     Raises:
-        ValueError: Another word for the law, an original_max_len below 2, or a negative weight.
+        ValueError: The law is unknown, original_max_len is below 2, or weight is negative.
 
     >>> temperature = QueryTemperature(original_max_len=4)
     >>> temperature.place(torch.tensor([2, 3, 11])).parts[0].numpy().round(4)  # 1, 1 + 0.1 ln 2, 1 + 0.1 ln 4
@@ -94,7 +94,7 @@ class QueryTemperature(Encoding):
         return (factor.to(dtype),)
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Return lengthened queries, rounded once."""
+        """Return scaled queries, rounded once."""
         check_heads(self.name, q, placed.parts[0].shape)
         return (q * self._factor(placed)).to(q.dtype)
 
@@ -107,5 +107,5 @@ class QueryTemperature(Encoding):
 
 
 def log_temperature(pos: Pos, weight: float, length: int) -> Tensor:
-    """Return 1 + weight ln max((p + 1) / length, 1) in float64: Inkling's law, of queries and of its bias."""
+    """Return 1 + weight ln max((p + 1) / length, 1) in float64: Inkling's law, for queries and for its bias."""
     return 1 + weight * ((pos.double() + 1) / length).clamp(min=1).log()

@@ -39,15 +39,15 @@ from posenc.registry import register
 class RelativeBias(Bias):
     """Add a learned number that depends on the head and the clipped distance.
 
-    All distances beyond max_distance share one number on each side, so that far tokens are told
-    from near ones but not from each other. Source: the clipping of Shaw 2018, section 3.2.
+    All distances beyond max_distance share one number on each side, so the model can distinguish far tokens from near
+    ones but not from each other. Source: the clipping of Shaw 2018, section 3.2.
 
     Args:
-        n_heads: Heads of the queries.
+        n_heads: Number of query heads.
         max_distance: K: distances beyond it count as K.
 
     Raises:
-        ValueError: No heads, or a negative max_distance.
+        ValueError: n_heads is below 1, or max_distance is negative.
 
     >>> bias = RelativeBias(n_heads=1, max_distance=1)
     >>> with torch.no_grad(): _ = bias.weight.copy_(torch.tensor([[7.0, 0.0, 5.0]]))
@@ -72,7 +72,7 @@ class RelativeBias(Bias):
         return wide(self.weight)[h, row]
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
-        """Return W[h, clip(distance)] of each head: as `at` does, by whole rows."""
+        """Return W[h, clip(distance)] of each head, like `at` but by whole rows."""
         row = distance.long().clamp(-self.max_distance, self.max_distance) + self.max_distance
         return wide(self.weight)[self._heads(distance.device)].index_select(1, row)
 

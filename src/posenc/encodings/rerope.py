@@ -40,19 +40,19 @@ from posenc.registry import register
     },
 )
 class ReRoPE(Piecewise):
-    """Turn near tokens by their distance and all others by the window, so that no distance is new to a model.
+    """Rotate near tokens by their distance and all others by the window, so that a model meets no new distance.
 
-    It is for models that were trained with RoPE. The author lengthens queries beyond the trained length as well:
+    It is for models that were trained with RoPE. The author also scales queries up beyond the trained length:
     `Compose(QueryTemperature(law="log_n", ...), ReRoPE(...))`. Keys ahead are clipped at -window. Source: Su 2023.
 
     Args:
-        head_dim: Lanes of one head; all of them turn.
-        window: w: distances from here on count as w; 512 in the author's code.
-        base: That of the model's RoPE.
-        pairing: That of the model's RoPE.
+        head_dim: Dimensions of one head; all of them rotate.
+        window: w: larger distances count as w; 512 in the author's code.
+        base: Base of the model's RoPE.
+        pairing: Pairing of the model's RoPE.
 
     Raises:
-        ValueError: A window below 1, an odd head_dim, or a base not above 1.
+        ValueError: window is below 1, head_dim is odd, or base is not above 1.
 
     >>> ReRoPE(head_dim=2, window=2).distances(torch.arange(4))[3].tolist()
     [2, 2, 1, 0]

@@ -1,4 +1,4 @@
-"""RetNet's decay: RoPE whose scores fade with the distance, each head at its own pace."""
+"""RetNet's decay: RoPE with scores that decay with the distance, each head at its own rate."""
 
 import math
 
@@ -41,23 +41,23 @@ from posenc.registry import register
     },
 )
 class RetNet(Rotary):
-    """Turn as RoPE does, grow keys with position and shrink queries by as much.
+    """Rotate as RoPE does; scale keys up with their position and queries down by as much.
 
-    The product of q and k then fades as γ_h^distance. RetNet sums values by it without a softmax; before a softmax, as
-    here, it is a temperature that rises with the distance. Sizes are powers of the position, so that float32 and
-    bfloat16 end about 2,600 positions from the centre and float16 about 350: a position past the former is an error on
-    the CPU, and NaN elsewhere. Source: Sun 2023, section 2.1 and equation 8.
+    The product of q and k then decays as γ_h^distance. RetNet sums values with it and has no softmax; before a softmax,
+    as here, it is a temperature that rises with the distance. The factors are powers of the position, so float32 and
+    bfloat16 reach about 2,600 positions from the centre and float16 about 350. A position beyond the former raises an
+    error on the CPU and gives NaN elsewhere. Source: Sun 2023, section 2.1 and equation 8.
 
     Args:
-        n_kv_heads: Key heads; head h has γ_h = 1 - 2^(-5 - h), and the queries of its group share it.
-        head_dim: Lanes of one head; all of them turn.
+        n_kv_heads: Number of key heads; head h has γ_h = 1 - 2^(-5 - h), and the queries of its group share it.
+        head_dim: Dimensions of one head; all of them rotate.
         base: 10,000.
         pairing: "interleaved" in the authors' code, or "half".
-        centre: The position at which q and k keep their size.
+        centre: The position at which q and k keep their length.
 
     Raises:
-        ValueError: An odd head_dim, no heads, a base not above 1, a centre that is not finite, or a position too far
-            from it.
+        ValueError: head_dim is odd, n_kv_heads is below 1, base is not above 1, centre is not finite, or a position is
+            too far from it.
 
     >>> retnet = RetNet(n_kv_heads=1, head_dim=2, base=1e12)
     >>> q, k = (torch.tensor([1.0, 0.0]).view(1, 1, 1, 2) for _ in "qk")
@@ -92,7 +92,7 @@ class RetNet(Rotary):
         away = pos - self.centre
         # the fastest decay's powers stay within float32 and leave room for q and k
         reach = 120 * math.log(2) / -math.log1p(-(2.0**-5))
-        why = "sizes leave float32 further out; choose a centre amid the positions"
+        why = "factors leave float32 beyond; choose a centre among the positions"
         positions.check_reach(away, reach, self.name, why)
         powers = torch.where(away.abs() <= reach, away, torch.nan)[..., None] * torch.log1p(-(2.0 ** (-5 - head)))
         return powers.exp()[..., None]

@@ -1,4 +1,4 @@
-"""RoPE: queries and keys turned by their positions."""
+"""RoPE: queries and keys rotated by their positions."""
 
 from typing import Any, cast
 
@@ -50,29 +50,28 @@ from posenc.registry import register
     },
 )
 class RoPE(Scaled, OwnFrequencies, Rotary):
-    """Turn pairs of lanes of q and k by angles proportional to their positions.
+    """Rotate pairs of dimensions of q and k by angles proportional to their positions.
 
-    The score then depends on the distance alone, keys can be cached after the turn, and values stay
-    untouched. Frequencies run over the rotated width, as in GPT-J and GPT-NeoX. Source: Su 2021,
-    section 3.2 and equation 15.
+    The score then depends only on the distance, keys can be cached after the rotation, and values stay unchanged.
+    Frequencies run over the rotated width, as in GPT-J and GPT-NeoX. Source: Su 2021, section 3.2 and equation 15.
 
     Args:
-        head_dim: Lanes of one head.
+        head_dim: Dimensions of one head.
         base: 10,000 in the paper; larger for longer contexts.
-        rotary_dim: How many lanes turn; None means all.
-        rotary_side: "first" or "last": which ones.
-        pairing: "half" (lane k with k + rotary_dim / 2: GPT-NeoX, Llama in Hugging Face) or
+        rotary_dim: Number of dimensions that rotate; None means all.
+        rotary_side: "first" or "last": which dimensions rotate.
+        pairing: "half" (dimension k with k + rotary_dim / 2: GPT-NeoX, Llama in Hugging Face) or
             "interleaved" (2k with 2k + 1: the paper, GPT-J, Meta's Llama).
-        inv_freq: Frequencies of your own, radians per position, one a pair, or a function that makes them of
-            the pairs' numbers 0, 1, ..; replaces the formula.
+        inv_freq: Frequencies that replace the formula, in radians per position, one per pair, or a function that
+            computes them from the pairs' indices 0, 1, ...
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
-        attention_factor: The gain: what multiplies the turned lanes of q and of k, as YaRN and LongRoPE want it;
+        attention_factor: The gain, which multiplies the rotated dimensions of q and of k, as in YaRN and LongRoPE;
             scores get its square.
-        score_factor: What multiplies all scores besides, those of lanes that do not turn included, as in DeepSeek.
+        score_factor: Additional factor on all scores, including the products of unrotated dimensions, as in DeepSeek.
 
     Raises:
-        ValueError: An odd width, one beyond head_dim, a base not above 1, frequencies that do not fit, or a factor
-            that is not positive.
+        ValueError: A width is odd or larger than head_dim, base is not above 1, the frequencies have the wrong shape,
+            or a factor is not positive.
 
     >>> import torch
     >>> rope = RoPE(head_dim=2)
@@ -116,18 +115,18 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
         pairing: Pairing | None = None,
         seq_len: int | None = None,
     ) -> Rotary:
-        """Construct the encoding of one kind of layer of a model, from its configuration.
+        """Construct the encoding of one kind of layer of a model from its configuration.
 
-        Where the file's frequencies depend on the length it is a `DynamicNTK` or a `LongRoPE`, which wants
-        `resolve(seq_len)` before it is placed. Of a model with pictures it is what turns text, whose positions are
-        the same on all axes; `MRoPE.from_config` turns pictures too. A model that turns clockwise (nanochat) gets
-        negative frequencies.
+        If the file's frequencies depend on the length, the result is a `DynamicNTK` or a `LongRoPE`, which needs
+        `resolve(seq_len)` before it is placed. For a multimodal model it encodes text, whose positions are the same on
+        all axes; `MRoPE.from_config` encodes pictures too. A model that rotates clockwise (nanochat) gets negative
+        frequencies.
 
         Args:
-            source: A config.json, a directory that holds one, or a mapping.
+            source: A config.json, a directory that contains one, or a mapping.
             layer_type: The kind of layer, where kinds rotate differently.
-            pairing: Which lanes turn together; None takes what the model type does.
-            seq_len: The longest text, in positions, where frequencies depend on it; None to resolve it later.
+            pairing: Which dimensions rotate together; None uses the model type's pairing.
+            seq_len: The longest text, in positions, if frequencies depend on it; None to resolve it later.
 
         Raises:
             ValueError: As `config.rotary` does.
@@ -139,7 +138,7 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
         rotary, found, same = read(source, layer_type, pairing, seq_len)
         if rotary.clockwise:
             of_length(cls.__name__, rotary, seq_len)
-        trained = cast(int, rotary.original_max_len)  # the two types have one
+        trained = cast(int, rotary.original_max_len)  # both length-dependent types have it
         known: dict[str, Any] = {"original_max_len": trained, "length": seq_len}
         if rotary.rope_type == "dynamic" and not rotary.clockwise:
             return DynamicNTK(**same, **known, factor=cast(float, rotary.factor), attention_factor=found.gain)
@@ -156,7 +155,7 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
 def read(
     source: config.Source, layer_type: str | None, pairing: Pairing | None, seq_len: int | None
 ) -> tuple[config.Rotary, frequencies.Frequencies, dict[str, Any]]:
-    """Return what a configuration says of one kind of layer, its frequencies, and the options that all encodings have.
+    """Return a configuration's settings for one kind of layer, its frequencies, and the options of all encodings.
 
     Raises:
         ValueError: As `config.rotary` does.
@@ -172,13 +171,13 @@ def read(
 
 
 def of_length(who: str, rotary: config.Rotary, seq_len: int | None) -> None:
-    """Raise where frequencies depend on a length that is not given, for an encoding that holds those of one length.
+    """Require a length if frequencies depend on it, for an encoding with the frequencies of one length.
 
     Raises:
-        ValueError: They do.
+        ValueError: Frequencies depend on the length, and seq_len is None.
     """
     if rotary.rope_type in ("dynamic", "longrope") and seq_len is None:
-        why = "turns clockwise" if rotary.clockwise else "turns by several axes"
+        why = "rotates clockwise" if rotary.clockwise else "rotates by several axes"
         raise ValueError(
             f"{who}: seq_len must be given, because {rotary.model_type} {why} and its frequencies depend on the "
             "length; got None. Pass the longest text."

@@ -1,4 +1,4 @@
-"""RoPE++: every other head scores by the imaginary part that RoPE leaves out."""
+"""RoPE++: every other head scores by the imaginary part that RoPE omits."""
 
 import torch
 from jaxtyping import Float64
@@ -16,7 +16,7 @@ from posenc.registry import register
     paper="Liu et al., Beyond Real: Imaginary Extension of Rotary Position Embeddings for Long-Context LLMs",
     year=2025,
     arxiv="2512.07525",
-    formula="RoPE in even heads; in odd ones q turns by p·ω - π/2: score = -Im Σ conj(q)·k·e^(-iω(i - j))",
+    formula="RoPE in even heads; in odd ones q rotates by p·ω - π/2: score = -Im Σ conj(q)·k·e^(-iω(i - j))",
     parameters="0",
     cost="two products and one sum for each lane of q and k",
     aliases=("rope++", "imaginary_rope"),
@@ -39,23 +39,25 @@ from posenc.registry import register
     },
 )
 class RoPEPlusPlus(OwnFrequencies, Rotary):
-    """Turn queries of even heads as RoPE does, and those of odd heads a quarter turn less.
+    """Rotate queries of even heads as RoPE does, and those of odd heads a quarter rotation less.
 
-    The product of complex pairs has a real part, which is RoPE's score, and an imaginary one, in which far keys weigh
-    more. Both come from the same q and k: hand every projected query in twice, `q.repeat_interleave(2, dim=1)`, so that
-    heads 2h and 2h + 1 are its two parts and share a key head; keys and their cache are RoPE's. With as many
-    projections as before that is the paper's "equal cache", with half of them (and of k and v) its "equal heads".
-    Source: Liu 2025, section 3, and the authors' code, which has the order of heads.
+    The product of complex pairs has a real part, which is RoPE's score, and an imaginary part, in which far keys weigh
+    more. Both come from the same q and k: pass every projected query twice, `q.repeat_interleave(2, dim=1)`, so that
+    heads 2h and 2h + 1 are its two parts and share a key head. Keys and their cache are RoPE's. With the original
+    number of projections, this is the paper's "equal cache"; with half of them (and of k and v), its "equal heads".
+    Source: Liu 2025, section 3, and the authors' code for the order of heads.
 
     Args:
-        n_heads: Heads of the queries that are handed in, those twice over counted: an even number.
-        head_dim: Lanes of one head, all of which turn.
+        n_heads: Number of query heads passed in, counting both copies: an even number.
+        head_dim: Dimensions of one head, all of which rotate.
         base: 10,000 in RoPE; larger for longer contexts.
-        pairing: "half" (lane k with k + head_dim / 2, as in the authors' code) or "interleaved" (2k with 2k + 1).
-        inv_freq: Frequencies of your own, as in `RoPE`: YaRN's, for instance, with which the paper goes further.
+        pairing: "half" (dimension k with k + head_dim / 2, as in the authors' code) or "interleaved" (2k with 2k + 1).
+        inv_freq: Frequencies that replace the formula, as in `RoPE`: for example YaRN's, as the paper uses for longer
+            texts.
 
     Raises:
-        ValueError: An odd n_heads or head_dim, a base not above 1, frequencies that do not fit, or q of other heads.
+        ValueError: n_heads or head_dim is odd, base is not above 1, the frequencies have the wrong shape, or q has
+            another number of heads.
 
     >>> rope, q = RoPEPlusPlus(n_heads=2, head_dim=2), torch.tensor([[[[3.0, 5.0]], [[3.0, 5.0]]]])
     >>> rope.rotate_q(q, rope.place(torch.tensor([0])))[0, :, 0]  # (x, y), and clockwise (y, -x)
@@ -77,7 +79,7 @@ class RoPEPlusPlus(OwnFrequencies, Rotary):
         if n_heads % 2:
             raise ValueError(
                 f"{self.name}: n_heads must be even, because each query has a real and an imaginary head; got "
-                f"n_heads={n_heads}. Hand in q.repeat_interleave(2, dim=1) and count its heads."
+                f"n_heads={n_heads}. Pass q.repeat_interleave(2, dim=1) and count its heads."
             )
         self.n_heads = n_heads
         self.base = frequencies.check_base(base, self.name)
@@ -88,13 +90,13 @@ class RoPEPlusPlus(OwnFrequencies, Rotary):
         return geometric(self.head_dim // 2, base=self.base, width=self.head_dim)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
-        """Return radians per position and pair, of both kinds of heads."""
+        """Return radians per position and pair, for both kinds of heads."""
         return self.inv_freqs()[None]
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Turn odd heads a quarter back, and then all by their angles."""
+        """Rotate odd heads back by a quarter, then all heads by their angles."""
         self._check_queries(q, placed)
-        return self._turn(self._quarter(q), placed.parts)
+        return self._rotate(self._quarter(q), placed.parts)
 
     def _check_queries(self, q: Tensor, placed: Placed) -> None:
         check_lanes(self.name, q, self.head_dim)
@@ -102,19 +104,19 @@ class RoPEPlusPlus(OwnFrequencies, Rotary):
         if q.ndim != 4 or q.shape[1] != self.n_heads:
             raise ValueError(
                 f"{self.name}: made for n_heads={self.n_heads}, each query's real head followed by its imaginary one; "
-                f"got q of shape {tuple(q.shape)}. Hand in q.repeat_interleave(2, dim=1)."
+                f"got q of shape {tuple(q.shape)}. Pass q.repeat_interleave(2, dim=1)."
             )
 
     def _quarter(self, q: Tensor, *, back: bool = True) -> Tensor:
-        """Return queries whose odd heads have each pair (x, y) as (y, -x), or as (-y, x)."""
+        """Return queries with each pair (x, y) of odd heads as (y, -x), or as (-y, x)."""
         if self.pairing == "half":
             x, y = q.chunk(2, -1)
-            turned = torch.cat((y, -x), -1)
+            rotated = torch.cat((y, -x), -1)
         else:
             x, y = q.unflatten(-1, (-1, 2)).unbind(-1)
-            turned = torch.stack((y, -x), -1).flatten(-2)
+            rotated = torch.stack((y, -x), -1).flatten(-2)
         is_odd = torch.arange(self.n_heads, device=q.device) % 2 == 1
-        return torch.where(is_odd[:, None, None], turned if back else -turned, q)
+        return torch.where(is_odd[:, None, None], rotated if back else -rotated, q)
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         self._check_queries(q, placed)

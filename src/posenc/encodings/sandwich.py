@@ -1,4 +1,4 @@
-"""Sandwich: the sinusoids' own dot product as a bias."""
+"""Sandwich: the dot product of two sinusoids as a bias."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from posenc.families import Bias, floating
 from posenc.positions.checks import may_look
 from posenc.registry import register
 
-_SPREAD = 8  # times as many distances as are asked for, up to which those between them are worth a table
+_SPREAD = 8  # a table of all distances pays up to this many times the number requested
 
 
 @register(
@@ -42,19 +42,19 @@ _SPREAD = 8  # times as many distances as are asked for, up to which those betwe
     },
 )
 class Sandwich(Bias):
-    """Add the dot product of the sinusoids of the two positions, another multiple for each head.
+    """Add the dot product of the sinusoids of the two positions, with a factor for each head.
 
-    The inner product that sinusoidal embeddings would have with themselves, without its cross terms with the
-    tokens; it falls with the distance, with ripples. The sum as displayed in the paper leaves out the fastest
-    cosine, its code does not, and nor does this. Source: Chi 2022, section 5.
+    This is the inner product of sinusoidal embeddings without the cross terms with the tokens. It falls with the
+    distance, with ripples. The paper's printed sum omits the fastest cosine; its code and this class include it.
+    Source: Chi 2022, section 5.
 
     Args:
-        n_heads: Heads of the queries.
+        n_heads: Number of query heads.
         width: d: twice the number of cosines; 128 in the paper, whatever the model's width.
         base: 10,000.
 
     Raises:
-        ValueError: No heads, an odd width, or a base not above 1.
+        ValueError: n_heads is below 1, width is odd, or base is not above 1.
 
     >>> Sandwich(n_heads=8, width=2).dense(torch.tensor([0, 1]))[0, 0, 0]  # 1 and cos 1
     tensor([1.0000, 0.5403])
@@ -75,18 +75,18 @@ class Sandwich(Bias):
         wide = distance.double()
         wave = torch.zeros_like(wide)
         for inv_freq in self._inv_freq:
-            wave = wave + (wide * inv_freq).cos()  # all cosines at once would fill the memory
+            wave = wave + (wide * inv_freq).cos()  # one at a time: all cosines at once need too much memory
         return (wave * self.n_heads / (8 * (h.double() + 1))).to(distance.dtype)
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
-        """Return the sums of cosines: for whole distances one product of tables, by the cosine of a sum of angles."""
+        """Return the sums of cosines; for integer distances as one product of tables, by the angle sum identity."""
         if distance.is_floating_point() or not may_look(distance):
             return super().over(distance)
         least, most = (int(end) for end in distance.aminmax())
-        if most - least > _SPREAD * distance.numel():  # all between them would be more than is asked for
+        if most - least > _SPREAD * distance.numel():  # the table would be far larger than the request
             return super().over(distance.double()).float()
         inv_freq = distance.new_tensor(self._inv_freq, dtype=torch.float64)
-        step = math.isqrt(most - least) + 1  # one table has so many distances, the other every so many: both are short
+        step = math.isqrt(most - least) + 1  # one table has this many distances, the other every step-th
         far = torch.arange(least, most + 1, step, device=distance.device)[:, None] * inv_freq
         near = torch.arange(step, device=distance.device)[:, None] * inv_freq
         waves = (far.cos() @ near.cos().T - far.sin() @ near.sin().T).flatten()[distance - least]

@@ -1,4 +1,4 @@
-"""Self-Extend: far tokens share their positions in groups."""
+"""Self-Extend: far tokens share positions in groups."""
 
 import math
 
@@ -40,21 +40,21 @@ from posenc.registry import register
     },
 )
 class SelfExtend(Piecewise):
-    """Turn near tokens by their distance, and all others as if groups of neighbours stood in one place.
+    """Rotate near tokens by their distance, and all others as if a group of neighbours shared one position.
 
-    Queries of far tokens are moved so that the two distances meet at the window. The authors' code rounds that move
-    down in one of its paths and not in the other; it is rounded here, as in the paper's algorithm. Keys ahead have
-    the negative of the distance that they would have looking back. Source: Jin 2024, section 3 and algorithm 1.
+    Far queries are shifted so that the two distances agree at the window. The authors' code rounds that shift down in
+    one of its paths only; it is rounded here, as in the paper's algorithm. Keys ahead get the negative of the distance
+    that they would have looking back. Source: Jin 2024, section 3 and algorithm 1.
 
     Args:
-        head_dim: Lanes of one head; all of them turn.
+        head_dim: Dimensions of one head; all of them rotate.
         window: w: distances below it are exact; 1024 in the authors' examples.
-        group: g: how many neighbours share a position.
-        base: That of the model's RoPE.
-        pairing: That of the model's RoPE.
+        group: g: number of neighbours that share a position.
+        base: Base of the model's RoPE.
+        pairing: Pairing of the model's RoPE.
 
     Raises:
-        ValueError: A window or a group below 1, an odd head_dim, or a base not above 1.
+        ValueError: window or group is below 1, head_dim is odd, or base is not above 1.
 
     >>> import torch
     >>> SelfExtend(head_dim=2, window=3, group=2).distances(torch.arange(8))[7].tolist()
@@ -78,7 +78,7 @@ class SelfExtend(Piecewise):
         self.base, self.pairing = self.rope.base, pairing
 
     def maps(self, pos: Pos) -> tuple[Tensor, ...]:
-        """Return the positions, and the groups with and without what the window is ahead."""
+        """Return the positions, and the groups with and without the window's offset."""
         groups = pos.div(self.group, rounding_mode="floor")
         return pos, groups + (self.window - self.window // self.group), groups
 

@@ -1,4 +1,4 @@
-"""Shaw's relative positions: keys carry a learned vector of the distance."""
+"""Shaw's relative positions: queries meet a learned vector of the distance, added to the key."""
 
 from typing import Any
 
@@ -40,18 +40,18 @@ from posenc.registry import register
     },
 )
 class Shaw(ContentBias):
-    """Add to each score what the query says of a learned vector for the clipped distance.
+    """Add to each score the query's product with a learned vector for the clipped distance.
 
-    All heads share the vectors. The paper adds others to the values, which it found not to matter beside these
-    (its table 3), and which the contract leaves out. Source: Shaw 2018, section 3.2 and equation 4.
+    All heads share the vectors. The paper also adds vectors to the values, finds that they do not help once these are
+    present (its table 3), and the contract omits them. Source: Shaw 2018, section 3.2 and equation 4.
 
     Args:
-        head_dim: Lanes of one head.
+        head_dim: Dimensions of one head.
         max_distance: K: keys further back count as K back.
-        max_ahead: Keys further ahead count as so many ahead; K if left out. wav2vec2-BERT has 64 and 8.
+        max_ahead: Keys further ahead count as max_ahead ahead; None means K. wav2vec2-BERT has 64 and 8.
 
     Raises:
-        ValueError: A negative limit, no lanes, or q with other lanes.
+        ValueError: A limit is negative, head_dim is below 1, or q has another head_dim.
 
     >>> shaw = Shaw(head_dim=1, max_distance=1)
     >>> with torch.no_grad(): _ = shaw.weight.copy_(torch.tensor([[7.0], [0.0], [5.0]]))
@@ -73,7 +73,7 @@ class Shaw(ContentBias):
         self.reset_parameters()
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the positions exact; as float64 where the bias shall be."""
+        """Keep the positions exact; as float64 for a float64 bias."""
         return (pos.double() if dtype == torch.float64 else pos,)
 
     def bias(

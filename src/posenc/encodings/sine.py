@@ -38,18 +38,18 @@ from posenc.registry import register
     },
 )
 class Sine(Additive):
-    """Add one sine a lane, each slower than the one before.
+    """Add one sine per dimension, each slower than the one before.
 
-    Smooth and bounded, but without cosines no matrix takes the vector of p to that of p + k: the step that
-    leads from here to `Sinusoidal`.
+    The vectors are smooth and bounded. But without cosines no matrix maps the vector of p to that of p + k;
+    `Sinusoidal` adds them.
 
     Args:
         d_model: Width of the token embeddings.
-        spectrum: "octaves" (lane i has sin(p / 2^i)) or "geometric" (sin(p / base^(i / (d_model - 1)))).
-        base: 10,000; of use to "geometric" alone.
+        spectrum: "octaves" (dimension i has sin(p / 2^i)) or "geometric" (sin(p / base^(i / (d_model - 1)))).
+        base: 10,000; used only by "geometric".
 
     Raises:
-        ValueError: A d_model below 1, a base not above 1, or another word for the spectrum.
+        ValueError: d_model is below 1, base is not above 1, or the spectrum is unknown.
 
     >>> import torch
     >>> Sine(d_model=2).vectors(torch.tensor([1])).numpy().round(4)
@@ -65,7 +65,7 @@ class Sine(Additive):
         self.spectrum, self.base = spectrum, frequencies.check_base(base, self.name)
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
-        """Return one sine a lane."""
+        """Return one sine per dimension."""
         base, width = (2.0, 2) if self.spectrum == "octaves" else (self.base, 2 * max(self.d_model - 1, 1))
         inv_freq = geometric(self.d_model, base=base, width=width)
         return (pos.double()[..., None] * inv_freq.to(pos.device)).sin()

@@ -18,11 +18,11 @@ Order = Literal["alternating", "concatenated"]
 def waves(
     angle: Float64[Tensor, "*batch seq n_sines"], d_model: int, order: Order = "alternating"
 ) -> Float64[Tensor, "*batch seq d_model"]:
-    """Return sines and cosines of angles side by side; with an odd d_model the last sine has no cosine.
+    """Return sines and cosines of angles in one vector; with an odd d_model the last sine has no cosine.
 
     Args:
-        angle: In radians, ceil(d_model / 2) a position.
-        d_model: How many lanes.
+        angle: In radians, ceil(d_model / 2) per position.
+        d_model: Number of dimensions.
         order: "alternating" (sin, cos, sin, cos) or "concatenated" (all sines, then all cosines).
     """
     sin, cos = angle.sin(), angle.cos()[..., : d_model // 2]
@@ -66,9 +66,8 @@ def waves(
 class Sinusoidal(OwnFrequencies, Additive):
     """Add sines and cosines of geometrically falling frequency.
 
-    PE(p + k) is a rotation of PE(p), the same for every p; that a model will use this is a hope of
-    the paper, not a law: the scores see absolute positions. With an odd d_model the last sine has
-    no cosine. Source: Vaswani 2017, section 3.5.
+    PE(p + k) is a rotation of PE(p), the same for every p. The paper hopes that models use this, but the scores still
+    depend on absolute positions. With an odd d_model the last sine has no cosine. Source: Vaswani 2017, section 3.5.
 
     Args:
         d_model: Width of the token embeddings.
@@ -77,11 +76,11 @@ class Sinusoidal(OwnFrequencies, Additive):
             cosines: tensor2tensor, fairseq).
         exponent: "paper" (2k / d_model) or "tensor2tensor" (k / (d_model / 2 - 1), which reaches
             1 / base exactly).
-        inv_freq: Frequencies of your own, radians per position, one a sine, or a function that makes them of
-            the sines' numbers 0, 1, ..; replaces the formula.
+        inv_freq: Frequencies that replace the formula, in radians per position, one per sine, or a function that
+            computes them from the sines' indices 0, 1, ...
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
-        learned_scale: Where a learned factor on all lanes starts, or None for no factor; x-transformers starts at
-            d_model^-0.5, so that the vectors do not drown small token embeddings.
+        learned_scale: Initial value of a learned factor on all dimensions, or None for no factor; x-transformers starts
+            at d_model^-0.5, so that the vectors do not dominate small token embeddings.
 
     Raises:
         ValueError: An option has a value that is not listed here.
@@ -129,7 +128,7 @@ class Sinusoidal(OwnFrequencies, Additive):
         return vectors if self.learned_scale is None else vectors * wide(self.scale)
 
     def reset_parameters(self) -> None:
-        """Set what is learned back to where it starts."""
+        """Reset the parameters to their initial values."""
         super().reset_parameters()
         if self.learned_scale is not None:
             nn.init.constant_(self.scale, self.learned_scale)

@@ -1,4 +1,4 @@
-"""RoPE with a learned stretch a pair of lanes."""
+"""RoPE with a learned stretch of each pair's frequency."""
 
 import torch
 from jaxtyping import Float64
@@ -39,24 +39,24 @@ from posenc.registry import register
     },
 )
 class StretchedRoPE(OwnFrequencies, Rotary):
-    """Turn as RoPE does, at frequencies that learn by how much to be faster or slower.
+    """Rotate as RoPE does, at frequencies with learned factors.
 
-    A step of the optimiser changes every frequency by the same share, while `RoPE(trainable=True)` changes them by
-    the same amount, which is nothing to the fastest pair and many octaves to the slowest. It starts as RoPE, or at
-    `inv_freq`. Mistral Large 4 calls it LeRoPE and the stretch alpha; it starts at YaRN's frequencies, pairs lanes
-    interleaved, and leaves every fourth layer without (`PerLayer`). Source: Zhang 2025 (GRAPE-M on fixed planes, whose
-    code learns the logarithms), and transformers' code of Mistral Large 4.
+    An optimiser step changes every frequency in proportion, while `RoPE(trainable=True)` changes all by the same
+    amount, which is negligible for the fastest pair and many octaves for the slowest. It starts as RoPE, or at
+    `inv_freq`. Mistral Large 4 calls it LeRoPE and the stretch alpha. It starts at YaRN's frequencies, uses
+    interleaved pairs, and leaves every fourth layer without (`PerLayer`). Source: Zhang 2025 (GRAPE-M on fixed planes,
+    whose code learns the logarithms), and transformers' code of Mistral Large 4.
 
     Args:
-        head_dim: Lanes of one head.
-        base: 10,000, where the frequencies start.
-        rotary_dim: How many lanes turn; None means all.
-        rotary_side: "first" or "last": which ones.
-        pairing: "half" (lane k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
-        inv_freq: Where the frequencies start instead, as in `RoPE`: radians per position, one a pair.
+        head_dim: Dimensions of one head.
+        base: 10,000, for the initial frequencies.
+        rotary_dim: Number of dimensions that rotate; None means all.
+        rotary_side: "first" or "last": which dimensions rotate.
+        pairing: "half" (dimension k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
+        inv_freq: Initial frequencies that replace the formula, as in `RoPE`: radians per position, one per pair.
 
     Raises:
-        ValueError: An odd width, one beyond head_dim, a base not above 1, or another number of frequencies.
+        ValueError: A width is odd or larger than head_dim, base is not above 1, or the number of frequencies is wrong.
 
     >>> rope = StretchedRoPE(head_dim=4)
     >>> _ = torch.nn.init.constant_(rope.stretch, 0.6931472)  # ln 2
@@ -80,13 +80,13 @@ class StretchedRoPE(OwnFrequencies, Rotary):
         self._set_frequencies(self.rotary_dim // 2, inv_freq, trainable=False)
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:
-        """Return RoPE's."""
+        """Return RoPE's frequencies."""
         return geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
-        """Return those of the start, times e^stretch."""
+        """Return the initial frequencies times e^stretch."""
         return (self.inv_freqs().to(self.stretch.device) * self.stretch.double().exp())[None]
 
     def reset_parameters(self) -> None:
-        """Stretch nothing."""
+        """Set every stretch to zero."""
         torch.nn.init.zeros_(self.stretch)

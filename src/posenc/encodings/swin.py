@@ -39,21 +39,21 @@ from posenc.registry import register
     },
 )
 class Swin(Bias):
-    """Add a learned number that depends on the head and on how many rows and columns lie between two patches.
+    """Add a learned number that depends on the head and on the difference in rows and columns of two patches.
 
     The table has the layout of the published one: row (Δrow + rows - 1)(2 columns - 1) + Δcolumn + columns - 1, query
     minus key. Attention within a window is attention over `positions.grid(*window)`; windows are rows of a batch.
-    A pair further apart than the window is an error, not a guess; `resized` makes a larger table. Source: Liu 2021,
-    section 3.2, equation 4.
+    A pair further apart than the window raises an error; `resized` makes a larger table. Source: Liu 2021, section
+    3.2, equation 4.
 
     Args:
-        n_heads: Heads of the queries.
+        n_heads: Number of query heads.
         window: Rows and columns of the window.
 
     Raises:
-        ValueError: A size below 1, or a pair that lies further apart than the window (seen on the CPU; a GPU's own
-            index check speaks there).
-        TypeError: Positions or sizes that are not integers.
+        ValueError: A size is below 1, or a pair is further apart than the window (checked on the CPU; on a GPU the
+            index kernel raises).
+        TypeError: Positions or sizes are not integers.
 
     >>> swin = Swin(n_heads=1, window=(1, 2))
     >>> with torch.no_grad(): _ = swin.weight.copy_(torch.tensor([[7.0], [0.0], [5.0]]))
@@ -81,19 +81,19 @@ class Swin(Bias):
         apart = q[0] - k[0], q[1] - k[1]
         inside = reached(apart, self.window)
         refuse_outside(inside, self.name, self.window, "`resized` makes a larger table.")
-        # where nobody may look, a pair too far apart meets the look-up's own check and no other pair's number
+        # where values cannot be read, the index kernel raises for a pair too far apart
         return wide(self.weight)[torch.where(inside, cell(apart, self.window), self.weight.shape[0]), h]
 
     def resized(self, window: tuple[int, int], *, rule: Rule = "transformers") -> "Swin":
         """Return a table for another window, interpolated as an image.
 
         Args:
-            window: Its rows and columns.
-            rule: As for `Learned2D.resized`: "transformers" (the default) is bicubic without antialiasing, as the
-                authors resize theirs; "timm" antialiases.
+            window: New rows and columns.
+            rule: As for `Learned2D.resized`: "transformers" (the default) is bicubic without antialiasing, as in the
+                authors' code; "timm" antialiases.
 
         Raises:
-            ValueError: A size below 1, or an unknown rule.
+            ValueError: A size is below 1, or the rule is unknown.
         """
         wanted = rows_and_columns(self, "window", window)
         twin = with_tensors(self, weight=resized_differences(self.weight, self.window, wanted, rule, self.name))
@@ -101,5 +101,5 @@ class Swin(Bias):
         return twin
 
     def reset_parameters(self) -> None:
-        """Draw the numbers from N(0, 0.02), cut off at two."""
+        """Draw the numbers from N(0, 0.02), truncated at two."""
         nn.init.trunc_normal_(self.weight, std=0.02)

@@ -1,4 +1,4 @@
-"""Swin v2: a small network of the logarithm of how many rows and columns lie between two patches."""
+"""Swin v2: a small network of the logarithm of the difference in rows and columns of two patches."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,22 +42,22 @@ from posenc.registry import register
     },
 )
 class SwinV2(Bias):
-    """Add what a network of two inputs says of the logarithmic difference of rows and of columns.
+    """Add the output of a network on the logarithmic differences of rows and of columns.
 
-    A network has no last row, so that a model works in windows that it was not trained in: `pretrained_window` then
-    keeps the differences at the size that the network knows, and pairs may be further apart than either. The published
-    models compare directions instead of q·k, with a learned scale: normalise q and k, multiply q by that scale, and
-    pass scale=1.0 to `attend`. Source: Liu 2021, section 3.3, with the numbers of the authors' code, 8 and 16.
+    A network has no last row, so a model can use windows that it was not trained with. `pretrained_window` then scales
+    the differences as in training, and pairs may be further apart than either window. The published models use cosine
+    similarity with a learned scale instead of q·k: normalise q and k, multiply q by that scale, and pass scale=1.0 to
+    `attend`. Source: Liu 2021, section 3.3, with the constants of the authors' code, 8 and 16.
 
     Args:
-        n_heads: Heads of the queries.
-        window: Rows and columns of the window; a side of 1 counts as one of 2.
-        pretrained_window: The window in which the network was trained, where it is another.
-        width: Of the network's hidden layer.
+        n_heads: Number of query heads.
+        window: Rows and columns of the window; a side of 1 counts as 2.
+        pretrained_window: The window in which the network was trained, if it differs.
+        width: Units of the network's hidden layer.
 
     Raises:
-        ValueError: A size below 1.
-        TypeError: Sizes that are not integers.
+        ValueError: A size is below 1.
+        TypeError: A size is not an integer.
 
     >>> swin = SwinV2(n_heads=1, window=(1, 8), width=1)
     >>> with torch.no_grad(): _ = [p.fill_(1.0) for p in swin.parameters()]
@@ -99,7 +99,7 @@ class SwinV2(Bias):
         return 16 * of_heads(hidden, self.w2.to(dtype), h).sigmoid()
 
     def reset_parameters(self) -> None:
-        """Draw the weights from N(0, 0.02), cut off at two; the shift starts at zero."""
+        """Draw the weights from N(0, 0.02), truncated at two; the shift starts at zero."""
         nn.init.trunc_normal_(self.w1, std=0.02)
         nn.init.zeros_(self.b1)
         nn.init.trunc_normal_(self.w2, std=0.02)

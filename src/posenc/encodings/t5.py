@@ -45,21 +45,21 @@ from posenc.registry import register
 class T5(Bias):
     """Add a learned number that depends on the head and on a bucket of the distance.
 
-    Half of the buckets hold one distance each, the others grow logarithmically up to max_distance,
-    and everything beyond shares the last. The published models do not divide q·k by √d: they are
-    `score_scale=1.0`. Bucket edges are compared as whole numbers, so that no logarithm is rounded.
-    Source: Raffel 2019, section 2.1, and the authors' code.
+    Half of the buckets hold one distance each. The others grow logarithmically up to max_distance, and all larger
+    distances share the last bucket. The published models do not divide q·k by √d: use `score_scale=1.0` for them.
+    Bucket edges are compared as integers, so no logarithm is rounded. Source: Raffel 2019, section 2.1, and the
+    authors' code.
 
     Args:
-        n_heads: Heads of the queries.
-        n_buckets: Buckets in all.
-        max_distance: The distance from which on the last bucket serves.
-        bidirectional: False puts keys ahead of the query into bucket 0; True gives them the upper
-            half of the buckets.
-        score_scale: What multiplies q·k; None means head_dim ** -0.5.
+        n_heads: Number of query heads.
+        n_buckets: Total number of buckets.
+        max_distance: The distance at which the logarithm ends; all larger distances share the last bucket.
+        bidirectional: False puts keys ahead of the query into bucket 0; True gives them the upper half of the
+            buckets.
+        score_scale: The factor on q·k; None means head_dim ** -0.5.
 
     Raises:
-        ValueError: Too few buckets, or max_distance within the exact ones.
+        ValueError: n_buckets is too small, or max_distance is within the exact buckets.
 
     >>> T5(n_heads=1).bucket(torch.tensor([-1, 0, 15, 16, 19, 200])).tolist()
     [0, 0, 15, 16, 17, 31]
@@ -81,7 +81,7 @@ class T5(Bias):
         one_way = n_buckets // 2 if bidirectional else n_buckets
         if n_buckets < (4 if bidirectional else 2) or (bidirectional and n_buckets % 2):
             raise ValueError(
-                f"{self.name}: n_buckets must be at least 2 a direction, and even when bidirectional; "
+                f"{self.name}: n_buckets must be at least 2 per direction, and even when bidirectional; "
                 f"got n_buckets={n_buckets}, bidirectional={bidirectional}."
             )
         if max_distance <= one_way // 2:
@@ -103,7 +103,7 @@ class T5(Bias):
         if is_plain(distance):
             bucket = bucket + torch.bucketize(behind, behind.new_tensor(self._edges[1:]), right=True)
         else:
-            for edge in self._edges[1:]:  # the same by comparisons alone, which a score_mod can trace
+            for edge in self._edges[1:]:  # the same by comparisons only, which a score_mod can trace
                 bucket = bucket + (behind >= edge)
         return bucket + (distance < 0) * (self.n_buckets // 2) if self.bidirectional else bucket
 
@@ -112,7 +112,7 @@ class T5(Bias):
         return wide(self.weight)[self.bucket((q - k).long()), h]
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
-        """Return W[bucket(distance)] of each head: as `at` does, by whole rows."""
+        """Return W[bucket(distance)] of each head, like `at` but by whole rows."""
         rows = wide(self.weight).T[self._heads(distance.device)]
         return rows.index_select(1, self.bucket(distance.long()))
 
@@ -121,7 +121,7 @@ class T5(Bias):
         return super().score_scale(head_dim) if self._scale is None else float(self._scale)
 
     def options(self) -> dict[str, Any]:
-        """Return the constructor's arguments; score_scale is a method too, so it is kept apart."""
+        """Return the constructor's arguments; score_scale is also a method, so its value is stored as `_scale`."""
         return super().options() | {"score_scale": self._scale}
 
     def reset_parameters(self) -> None:
@@ -139,7 +139,7 @@ def _edges(n_buckets: int, max_distance: int) -> tuple[int, ...]:
     width = n_buckets - exact
     edges = []
     for m in range(width):
-        n = max(exact, int(exact * (max_distance / exact) ** (m / width)) - 2)  # near, and not beyond
+        n = max(exact, int(exact * (max_distance / exact) ** (m / width)) - 2)  # slightly below the edge
         while n**width * exact**m < exact**width * max_distance**m:
             n += 1
         edges.append(n)

@@ -1,4 +1,4 @@
-"""tAPE: sinusoids whose frequencies know the width and the length."""
+"""tAPE: sinusoids whose frequencies depend on the width and the length."""
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -41,17 +41,18 @@ from posenc.registry import register
 class TAPE(OfLength, Additive):
     """Add sinusoids whose angles are stretched by d_model / length.
 
-    With few lanes, plain sinusoids of neighbouring positions are hardly apart, and with many they do not
-    fall with the distance; the paper spreads them over the series that there is. The length is therefore
-    part of the meaning. Source: Foumani 2023, section 4.1.
+    With a small d_model, plain sinusoids hardly distinguish neighbouring positions; with a large one, their similarity
+    does not fall with the distance. The paper spreads them over the actual length of the series. The vectors therefore
+    depend on the length. Source: Foumani 2023, section 4.1.
 
     Args:
         d_model: Width of the token embeddings.
         base: 10,000 in the paper.
-        length: L; None to have it given by `resolve(seq_len)`.
+        length: L; None to set it later by `resolve(seq_len)`.
 
     Raises:
-        ValueError: A d_model or length below 1, a base not above 1, or placed before the length is known.
+        ValueError: d_model or length is below 1, base is not above 1, or the encoding is placed before the length is
+            known.
 
     >>> import torch
     >>> TAPE(d_model=2, length=4).vectors(torch.tensor([2])).numpy().round(4)  # sin 1, cos 1

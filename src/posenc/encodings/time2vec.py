@@ -1,4 +1,4 @@
-"""Time2Vec: one learned line and learned sines."""
+"""Time2Vec: one learned linear function and learned sines."""
 
 import math
 
@@ -38,18 +38,18 @@ from posenc.registry import register
     },
 )
 class Time2Vec(Additive):
-    """Add a learned linear function of the position in lane 0 and learned sines in the others.
+    """Add a learned linear function of the position in dimension 0 and learned sines in the others.
 
-    Made for real times; the paper puts the vector beside the token's features, here it is added. Frequencies and
-    phases stay in float32 whatever the module is cast to. The paper leaves open where they start; here the sines
-    start at geometric frequencies with random phases, and the line at one per 10,000 positions. Source: Kazemi
-    2019, equation 1.
+    It was designed for real times. The paper concatenates the vector with the token's features; here it is added.
+    Frequencies and phases stay in float32 whatever the module is cast to. The paper does not specify their
+    initialisation: here the sines start at geometric frequencies with random phases, and the linear function at one
+    per 10,000 positions. Source: Kazemi 2019, equation 1.
 
     Args:
         d_model: Width of the token embeddings.
 
     Raises:
-        ValueError: A d_model below 1.
+        ValueError: d_model is below 1.
 
     >>> t2v = Time2Vec(d_model=2)
     >>> with torch.no_grad(): _ = t2v.inv_freq.copy_(torch.tensor([2.0, 0.5])), t2v.phase.zero_()
@@ -65,12 +65,12 @@ class Time2Vec(Additive):
         self.reset_parameters()
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
-        """Return the line and the sines."""
+        """Return the linear function and the sines."""
         angle = pos.double()[..., None] * self.inv_freq.double() + self.phase.double()
         return torch.cat((angle[..., :1], angle[..., 1:].sin()), -1)
 
     def reset_parameters(self) -> None:
-        """Set the frequencies to a geometric fall and draw the phases from U(-pi, pi)."""
+        """Set the frequencies to a geometric sequence and draw the phases from U(-pi, pi)."""
         with torch.no_grad():
             fall = geometric(self.d_model, base=10000.0, width=2 * max(self.d_model - 1, 1))
             self.inv_freq.copy_(fall.roll(1))

@@ -1,4 +1,4 @@
-"""Transformer-XL: keys meet a projected sinusoid of the distance."""
+"""Transformer-XL: queries times a projected sinusoid of the distance."""
 
 from typing import Any
 
@@ -40,20 +40,19 @@ from posenc.registry import register
     },
 )
 class TransformerXL(ContentBias):
-    """Add to each score what the query and two learned vectors say of key and distance.
+    """Add to each score the products of the query and two learned vectors with the key and the distance.
 
-    r is the sinusoid of the distance, sines then cosines. It is never formed for pairs: by the sums
-    of angles, (q + v)·W r_{i-j} is a plain product of something of i with something of j, for any
-    positions. Source: Dai 2019, section 3.3.
+    r is the sinusoid of the distance, sines then cosines. It is never computed for pairs: by the angle sum identities,
+    (q + v)·W r_{i-j} is a product of a vector of i and a vector of j, for any positions. Source: Dai 2019, section 3.3.
 
     Args:
         d_model: Width of the sinusoid; even.
-        n_heads: Heads of the queries.
-        head_dim: Lanes of one head.
+        n_heads: Number of query heads.
+        head_dim: Dimensions of one head.
         base: 10,000 in the paper.
 
     Raises:
-        ValueError: An odd d_model, or q with other heads or lanes.
+        ValueError: d_model is odd, or q has another n_heads or head_dim.
 
     >>> xl = TransformerXL(d_model=4, n_heads=2, head_dim=4)
     >>> q, p = torch.ones(1, 2, 3, 4), xl.place(torch.arange(3))

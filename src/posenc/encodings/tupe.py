@@ -1,4 +1,4 @@
-"""TUPE: positions meet positions, by projections of their own."""
+"""TUPE: positions meet positions, through their own projections."""
 
 from typing import Any
 
@@ -43,22 +43,22 @@ from posenc.registry import register
 class TUPE(Bias):
     """Add the product of a learned vector of the query's position and one of the key's.
 
-    In the paper these are projections p U_Q and p U_K of one table, the same in all layers; here the projected rows
-    of each head are what is learned. The text's [CLS] stands at position 0, and position tells nothing of it: what it
-    pays to others is `cls_to`, to itself too, and what others pay to it `to_cls`, both unscaled. A softmax does not
-    see `cls_to`, since it is the same for the whole row; it is here because scores and the paper have it. For TUPE-R
-    compose it with T5's bias, which then joins the row and the column of [CLS] as well; the paper leaves it out there.
+    In the paper these are projections p U_Q and p U_K of one table, the same in all layers; here the projected rows of
+    each head are the parameters. [CLS] stands at position 0 and gets no position vectors: `cls_to` is its bias on all
+    keys including itself, and `to_cls` the bias of other queries on it, both unscaled. `cls_to` is equal along the
+    whole row, so it does not change the softmax; it is here because the paper's scores include it. For TUPE-R compose
+    it with T5's bias, which then also applies to the row and the column of [CLS]; the paper omits it there.
     Source: Ke 2020, sections 3.1 and 3.2.
 
     Args:
-        n_heads: Heads of the queries.
-        head_dim: Lanes of one head. Both products are divided by √(2 head_dim).
-        max_len: How many positions there are.
-        untie_cls: False treats position 0 as any other.
+        n_heads: Number of query heads.
+        head_dim: Dimensions of one head. Both products are divided by √(2 head_dim).
+        max_len: Number of positions.
+        untie_cls: False treats position 0 like any other.
 
     Raises:
-        ValueError: A position outside 0..max_len - 1 (on the CPU; a GPU's own index check speaks there).
-        TypeError: Positions that are not integers.
+        ValueError: A position is outside 0..max_len - 1 (checked on the CPU; on a GPU the index kernel raises).
+        TypeError: Positions are not integers.
 
     >>> tupe = TUPE(n_heads=1, head_dim=2, max_len=3)
     >>> with torch.no_grad(): _ = [p.fill_(i) for i, p in enumerate(tupe.parameters(), 1)]
@@ -81,7 +81,7 @@ class TUPE(Bias):
         self.reset_parameters()
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the positions exact, and refuse those outside of the tables."""
+        """Keep the positions exact, and reject those outside the tables."""
         positions.check_range(pos, self.max_len, self.name, f"the tables were made with max_len={self.max_len}")
         return super().parts(pos, x, past, dtype)
 
@@ -101,7 +101,7 @@ class TUPE(Bias):
         return float((2 * head_dim) ** -0.5)
 
     def reset_parameters(self) -> None:
-        """Draw rows as the paper's are: normed ones of d_model lanes, projected by N(0, 0.02); [CLS] pays nothing."""
+        """Draw rows distributed as in the paper, normed vectors projected by N(0, 0.02); [CLS] starts at zero."""
         for name, parameter in self.named_parameters():
             if name.endswith("table"):
                 nn.init.normal_(parameter, std=0.02 * (self.n_heads * self.head_dim) ** 0.5)
@@ -109,21 +109,21 @@ class TUPE(Bias):
                 nn.init.zeros_(parameter)
 
     def _of_queries(self, pos: Tensor, kind: torch.dtype) -> Tensor:
-        """Return the rows of queries, scaled, and 1 for what is paid to [CLS]."""
+        """Return the scaled rows of queries, with a 1 appended that multiplies the keys' [CLS] term."""
         a, scale = self._rows(self.q_table, pos, kind), self.score_scale(self.head_dim)
         if self.to_cls is None:
             return self._wide(a, kind) * scale
-        # joined before it is widened, and scaled in place: little more is taken than what is returned
+        # concatenated before widening and scaled in place, so that the peak memory is close to the result's
         a = self._wide(torch.cat((a, a.new_ones(*a.shape[:-1], 1)), -1), kind)
         a[..., :-1] *= scale
         return a
 
     def _of_keys(self, pos: Tensor, kind: torch.dtype) -> Tensor:
-        """Return the rows of keys, and what is paid to those that are [CLS]."""
+        """Return the rows of keys, with the [CLS] term appended."""
         b, is_cls = self._rows(self.k_table, pos, kind), pos[:, None, :, None] == 0
         if self.to_cls is None:
             return self._wide(b, kind)
-        # what is paid is wide before it is paid to many, whose gradients are added up; so is what it is joined to
+        # widened before broadcasting, whose gradients are summed; so is the tensor that it is concatenated with
         b = self._wide(torch.cat((b, is_cls * self._of_held(self.to_cls, kind)), -1), kind)
         b[..., :-1].masked_fill_(is_cls, 0.0)
         return b
@@ -142,7 +142,7 @@ class TUPE(Bias):
         return torch.where(q[:, None, :, None] == 0, self._of_held(self.cls_to, kind), product)
 
     def _row(self, pos: Tensor) -> Int64[Tensor, "..."]:
-        """Return rows of the tables; a negative position, where nobody may look, meets the look-up's own check."""
+        """Return rows of the tables; where values cannot be read, the index kernel raises for a negative position."""
         return torch.where(pos >= 0, pos, self.max_len).long()
 
     @staticmethod
@@ -150,23 +150,23 @@ class TUPE(Bias):
         return learned.double() if kind == torch.float64 else wide(learned)
 
     def _rows(self, table: Tensor, pos: Tensor, kind: torch.dtype) -> Tensor:
-        """Look positions (batch, seq) up in the tables of the heads: (batch, heads, seq, head_dim)."""
+        """Look up positions (batch, seq) in the tables of the heads: (batch, heads, seq, head_dim)."""
         held, n = table.narrow(0, *self.held), pos.shape[1]
         start = _first(pos) if len(pos) == 1 else None
         if start is not None and 0 <= start <= held.shape[1] - n:
-            return held[None, :, start : start + n]  # a view: blocks of queries ask for the keys again
-        # widened first, since gradients of a row that several tokens have are added up
+            return held[None, :, start : start + n]  # a view: blocks of queries request the same keys repeatedly
+        # widened first, since gradients of a row that several tokens share are summed
         rows: Tensor = self._wide(held, kind).index_select(1, self._row(pos).flatten()).unflatten(1, pos.shape)
         return rows.transpose(0, 1)
 
 
 def _first(pos: Tensor) -> int | None:
-    """Return the first of one row of positions if each is one more than that before; None where nobody may look."""
+    """Return the first position if one row of positions is consecutive; None if not, or if values cannot be read."""
     if pos.shape[1] == 0:
         return 0 if positions.is_plain(pos) else None
     return int(pos[0, 0]) if positions.may_look(pos) and bool((pos.diff() == 1).all()) else None
 
 
 def _all(t: Tensor) -> bool:
-    """Whether all is true and may be looked at."""
+    """Whether all elements are true; False if values cannot be read."""
     return positions.may_look(t) and bool(t.all())

@@ -37,23 +37,24 @@ from posenc.registry import register
     },
 )
 class VORoPE(ValueRotary):
-    """Rotate values by their positions as RoPE does keys, and outputs back by the positions of their queries.
+    """Rotate values by their positions as RoPE rotates keys, and outputs back by the positions of their queries.
 
-    What a query gets of a key's value then depends on the distance, while scores know no position. A cache holds
-    rotated values: `rotate_v` once, then `attend(..., rotated=True)`. `Compose(RoPE(...), VORoPE(...))` is the author's
-    QKVO-RoPE, and where v is k the attention of DeepSeek-V4: rotated keys serve as rotated values, so that one tensor
-    is cached. Source: Su 2025.
+    A value's contribution then depends on its distance from the query, while scores have no position. A cache holds
+    rotated values: apply `rotate_v` once, then `attend(..., rotated=True)`. `Compose(RoPE(...), VORoPE(...))` is the
+    author's QKVO-RoPE. With v = k it is the attention of DeepSeek-V4: rotated keys serve as rotated values, so one
+    tensor is cached. Source: Su 2025.
 
     Args:
         head_dim: Width of the values and outputs of one head.
         base: 10,000.
-        rotary_dim: How many lanes rotate; None means all. 64 of 512 in DeepSeek-V4.
-        rotary_side: "first" or "last": which ones. "last" in DeepSeek-V4.
+        rotary_dim: Number of dimensions that rotate; None means all. 64 of 512 in DeepSeek-V4.
+        rotary_side: "first" or "last": which dimensions rotate. "last" in DeepSeek-V4.
         pairing: As in `RoPE`; "interleaved" in DeepSeek-V4.
-        inv_freq: Frequencies of your own, as in `RoPE`.
+        inv_freq: Frequencies that replace the formula, as in `RoPE`.
 
     Raises:
-        ValueError: An odd width, one beyond head_dim, a base not above 1, or frequencies that do not fit.
+        ValueError: A width is odd or larger than head_dim, base is not above 1, or the frequencies have the wrong
+            shape.
 
     >>> import torch
     >>> vo, v = VORoPE(head_dim=2), torch.ones(1, 1, 1, 2)

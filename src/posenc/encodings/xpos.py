@@ -1,4 +1,4 @@
-"""xPos: RoPE whose score decays with distance."""
+"""xPos: RoPE with scores that decay with the distance."""
 
 import math
 
@@ -40,24 +40,24 @@ from posenc.registry import register
     },
 )
 class XPos(Rotary):
-    """Turn pairs of lanes, grow the queries with position and shrink the keys by as much.
+    """Rotate pairs of dimensions; scale queries up with their position and keys down by as much.
 
-    The score of pair k decays as ζ_k^(distance / scale_base), fast pairs most. The centre is fixed:
-    implementations that recentre on the middle of what they see change keys that a cache already
-    holds. Lane sizes are powers of the position, so float32 and bfloat16 end about 34,000 positions from
-    the centre and float16 about 4,500: a position past the former is an error on the CPU, and NaN elsewhere.
-    Source: Sun 2022, section 3 and algorithm 1.
+    The score of pair k decays as ζ_k^(distance / scale_base), fastest for fast pairs. The centre is fixed:
+    implementations that recentre on the current sequence change keys that a cache already holds. The factors are
+    powers of the position, so float32 and bfloat16 reach about 34,000 positions from the centre and float16 about
+    4,500. A position beyond the former raises an error on the CPU and gives NaN elsewhere. Source: Sun 2022, section 3
+    and algorithm 1.
 
     Args:
-        head_dim: Lanes of one head; all of them turn.
+        head_dim: Dimensions of one head; all of them rotate.
         base: 10,000 in the paper.
         pairing: "interleaved" in the authors' code, or "half".
         scale_base: Positions over which a pair decays by ζ_k; 512 in the authors' code.
         gamma: 0.4 in the paper; larger decays less.
-        centre: The position at which q and k keep their size.
+        centre: The position at which q and k keep their length.
 
     Raises:
-        ValueError: An odd head_dim, a base, scale_base or gamma that is not positive, or a position too far
+        ValueError: head_dim is odd, base is not above 1, scale_base or gamma is not positive, or a position is too far
             from the centre.
 
     >>> xpos = XPos(head_dim=2, scale_base=1.0)
@@ -98,6 +98,6 @@ class XPos(Rotary):
         away = pos - self.centre
         # the smallest zeta's powers stay within float32 and leave room for q and k
         reach = self.scale_base * 120 * math.log(2) / math.log1p(1 / self.gamma)
-        why = "lane sizes leave float32 further out; choose a centre or a scale_base that suits"
+        why = "factors leave float32 beyond; choose another centre or scale_base"
         positions.check_reach(away, reach, self.name, why)
         return zeta ** torch.where(away.abs() <= reach, away / self.scale_base, torch.nan)[..., None]

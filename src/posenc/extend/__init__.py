@@ -1,1 +1,1 @@
-"""A longer context: what each method changes, how each stack spells it, and how well a model reads longer texts."""
+"""Context extension: the effects of each method, its spelling in each stack, and the evaluation of models."""

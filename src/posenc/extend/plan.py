@@ -1,4 +1,4 @@
-"""Ways to make a model's context longer, next to each other: what each does to pairs, neighbours and short texts."""
+"""The comparison of context extension methods: the effects of each on pairs, neighbours and short texts."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -31,11 +31,11 @@ class Candidate:
 
     Args:
         method: The method.
-        parameters: Its parameters, in the words of transformers 5 or of the encoding's constructor.
-        stretched: The configuration; None where no configuration can say it.
-        effect: What it does; None where it cannot be computed.
-        refused: Why it cannot be, with what is needed; None where it can.
-        published: What is published about it.
+        parameters: Its parameters, named as in transformers 5 or in the encoding's constructor.
+        stretched: The configuration; None if no configuration can express the method.
+        effect: Its effects; None if they cannot be computed.
+        refused: Why they cannot be computed, and what is needed; else None.
+        published: Published results.
     """
 
     method: Method
@@ -47,11 +47,11 @@ class Candidate:
 
     @cached_property
     def stacks(self) -> Mapping[str, str]:
-        """For each stack "" where it can run it, or else why it cannot; without a configuration how it runs it."""
+        """For each stack "" if it can run the method, else the reason; for a method without a configuration, how."""
         return self.published.runs if self.stretched is None else can_run(self.stretched)
 
     def reached(self, train: bool) -> float:
-        """Return how many times longer the longest published text is that it reached, with or without training."""
+        """Return the largest published factor, with or without training."""
         return self.published.trained if train else self.published.untrained
 
 
@@ -60,16 +60,16 @@ class Plan:
     """Candidates for a model and a length, the most promising first; lengths in positions.
 
     Args:
-        before: What the configuration means for the kind of layer that is stretched.
-        trained_len: The length of the texts of training.
-        now_len: The longest text that the model reads now, with the scaling that its file ships.
-        target_len: The length wanted.
-        factor: How many times longer that is.
-        train: Whether the model is trained on.
+        before: The meaning of the configuration for the kind of layer that is extended.
+        trained_len: The trained length.
+        now_len: Today's longest text, with the scaling in the file.
+        target_len: The wanted length.
+        factor: The wanted length / the trained length.
+        train: Whether the model will be trained further.
         n_pairs: How many pairs of dimensions rotate.
-        full_turns: How many of them made a full turn in training.
-        unseen: How many would see angles that training did not show, were nothing changed.
-        candidates: In order.
+        full_turns: How many of them complete a period in training.
+        unseen: How many would reach angles absent from training without a change.
+        candidates: The candidates in order.
     """
 
     before: Meaning
@@ -85,50 +85,52 @@ class Plan:
 
     @property
     def step(self) -> float:
-        """How many times longer the wanted length is than what the model reads now."""
+        """The wanted length / today's longest length, at least 1."""
         return max(self.target_len / self.now_len, 1.0)
 
     @property
     def settled(self) -> str:
-        """Why nothing needs to change; empty where something does."""
+        """Why nothing needs to change; empty if something does."""
         window = self.before.rotary.window
         if window and window <= self.trained_len:
-            return f"the layers that rotate see {window:,} positions at most, so no distance grows"
+            return f"the layers that rotate have a window of {window:,} positions, so no distance grows"
         if self.target_len <= self.now_len:
-            return f"the model reads {self.now_len:,} positions already"
-        said = "no pair reaches new angles as it is, and no configuration scales this rotation: only declare the length"
-        return said if not self.unseen and self.candidates[0].stretched is None else ""
+            return f"the model already handles {self.now_len:,} positions"
+        why = "no pair reaches new angles, and no configuration scales this rotation: only declare the length"
+        return why if not self.unseen and self.candidates[0].stretched is None else ""
 
     @property
     def recommended(self) -> Candidate | None:
-        """The first candidate; None where nothing needs to change."""
+        """The first candidate; None if nothing needs to change."""
         return None if self.settled else self.candidates[0]
 
     @property
     def reason(self) -> str:
-        """Why the first candidate is recommended, with what speaks for caution, or why none is."""
+        """Why the first candidate is recommended, with warnings, or why none is."""
         if self.settled:
             return f"{self.settled}."
         best, how = self.candidates[0], "with" if self.train else "without"
         effect, reached = best.effect, best.reached(self.train)
         if effect is None:
             return f"{best.refused}"
-        said = ["no pair reaches new angles" if not effect.unseen else f"{effect.unseen} pairs reach new angles"]
-        said += ["the fastest pair keeps its angle between neighbours"] if effect.fastest > 1 - SAME else []
-        said += ["angles do not depend on the length of the text"] if effect.fixed else []
+        facts = ["no pair reaches new angles" if not effect.unseen else f"{effect.unseen} pairs reach new angles"]
+        facts += ["the fastest pair keeps its angle between neighbours"] if effect.fastest > 1 - SAME else []
+        facts += ["angles do not depend on the length of the text"] if effect.fixed else []
         distance, cos = min(effect.cos.items(), key=lambda item: item[1])
-        most = f"change most at distance {distance:,}, to cos {cos:.4f}" if cos < 1 - SAME else "rotate as they do"
-        said += [f"texts that the model reads now {most}"]
+        most = f"change most at distance {distance:,}, to cos {cos:.4f}" if cos < 1 - SAME else "rotate as today"
+        facts += [f"texts of today's lengths {most}"]
         if is_shipped(best, self.before.rotary.rope_type):
-            return "; ".join(["the file ships it", *said]) + "."
-        said += [f"published {how} training for {reached:g} times" if reached else f"nothing published {how} training"]
+            return "; ".join(["the file already has it", *facts]) + "."
+        facts += [
+            f"published {how} training up to factor {reached:g}" if reached else f"no published result {how} training"
+        ]
         if reached >= self.step:
-            return "; ".join(said) + "."
-        others = [f"{one.method.name} for {one.reached(self.train):g}" for one in self.candidates
+            return "; ".join(facts) + "."
+        others = [f"{one.method.name} up to {one.reached(self.train):g}" for one in self.candidates
                   if one.effect and one.reached(self.train) >= self.step]  # fmt: skip
-        found = f" ({', '.join(others)} times)" if others else ""
-        remedy = "expect to adapt it" if self.train else "train"
-        return f"{'; '.join(said)}, {self.step:.4g} are wanted{found}: {remedy}, or ask for less."
+        found = f" ({', '.join(others)})" if others else ""
+        remedy = "expect to tune it" if self.train else "train the model"
+        return f"{'; '.join(facts)}, but {self.step:.4g} is wanted{found}: {remedy}, or choose a shorter length."
 
 
 def plan(
@@ -139,24 +141,24 @@ def plan(
     train: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Return the ways to make a model's context longer, in order, with what each of them does.
+    """Return the methods that extend a model's context, in order, with their effects.
 
-    docs/planning.md says how the order comes about. Parameters that are not given: the factor is the wanted over the
-    trained length; a larger base is that of `frequencies.larger_base`; chunks hold three quarters of the length that
-    the model reads now and a sixteenth is local, as in their authors' code (An 2024); Self-Extend's window is a
-    quarter of it, and the group the smallest that reaches the length (Jin 2024).
+    docs/planning.md explains the order. Defaults of parameters: the factor is the wanted / the trained length; a larger
+    base is that of `frequencies.larger_base`; chunks hold three quarters of today's longest text and a sixteenth is
+    local, as in the authors' code (An 2024); Self-Extend's window is a quarter of it, and its group the smallest that
+    reaches the length (Jin 2024).
 
     Args:
         source: A configuration, as for `config.read`.
-        target_len: The length wanted, in positions.
-        trained_len: The length of the texts of training; None takes what the configuration says.
-        train: Whether the model is to be trained on longer texts.
-        options: Parameters, each for the methods that have it: beta_fast, rope_theta, long_factor, window, ...
+        target_len: The wanted length, in positions.
+        trained_len: The trained length; None takes that of the configuration.
+        train: Whether the model will be trained on longer texts.
+        options: Parameters, passed to the methods that have them: beta_fast, rope_theta, long_factor, window, ...
 
     Raises:
         ValueError: The length is below the trained one, no layer rotates, no method has an option, or a value is out
             of range.
-        TypeError: A value is of a wrong kind.
+        TypeError: A value has a wrong type.
 
     >>> found = plan({"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}, 8192)
     >>> found.recommended.method.name, found.full_turns, found.n_pairs, found.unseen
@@ -194,12 +196,12 @@ def _candidate(method: Method, model: Model, given: Mapping[str, Any]) -> Candid
     published = PUBLISHED[method.name]
     try:
         if method.rope_type is None:
-            parameters, effect = _unsaid(method.name, model, own)
+            parameters, effect = _unconfigured(method.name, model, own)
             return Candidate(method, parameters, None, effect, None, published)
         own = _chosen(method.name, model, own)
-        if lacking := [key for key in method.needs if key not in own]:
-            said = f"it needs {' and '.join(lacking)}, which nothing but a search on the model gives"
-            return Candidate(method, own, None, None, said, published)
+        if missing := [key for key in method.needs if key not in own]:
+            why = f"it needs {' and '.join(missing)}, which only a search on the model can provide"
+            return Candidate(method, own, None, None, why, published)
         found = stretch(model.source, method.name, target_len=model.target, trained_len=model.trained, options=own)
     except ValueError as error:
         if own.keys() & given.keys():
@@ -212,18 +214,18 @@ def _candidate(method: Method, model: Model, given: Mapping[str, Any]) -> Candid
 
 
 def _chosen(name: str, model: Model, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a method with those that are chosen for the length."""
+    """Return the options of a method, with defaults for the length."""
     out, rotary = dict(own), model.before.rotary
     if name == "base" and "rope_theta" not in out:
         found = frequencies.larger_base(plain_base(rotary), original_max_len=model.trained, target_len=model.target)
         out["rope_theta"] = float(math.ceil(found))
-    if name == rotary.rope_type == "longrope":  # the lists that the file ships
+    if name == rotary.rope_type == "longrope":  # the lists in the file
         out = {key: list(rotary.parameters[key]) for key in METHODS[name].needs if key in rotary.parameters} | out
     return out
 
 
-def _unsaid(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, int], Effect]:
-    """Return parameters and effect of a method that no configuration can say."""
+def _unconfigured(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, int], Effect]:
+    """Return the parameters and effects of a method that no configuration can express."""
     gain, now = model.before.at(model.trained).gain, model.now
     if name == "drope":
         return {}, model.effect(lambda distance, text: 0.0 * model.angles(distance, text), None, None)
@@ -231,7 +233,7 @@ def _unsaid(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, 
         parameters = {"chunk": max(3 * now // 4, 1), "local": now // 16}
     else:
         window = integer(WHO, "window", own.get("window", max(now // 4, 1)), high=now - 1)
-        left = now - window  # places for groups
+        left = now - window  # positions for groups
         parameters = {"window": window, "group": max(math.ceil((model.target - window) / left), 1)}
     for key, value in own.items():
         low = 0 if key == "local" else 1
@@ -248,7 +250,7 @@ def _unsaid(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def is_shipped(one: Candidate, rope_type: str) -> bool:
-    """Return whether the file has a candidate's scaling already, if with another factor."""
+    """Return whether the file already has a candidate's scaling, perhaps with another factor."""
     return one.method.rope_type == rope_type and rope_type in SCALED
 
 

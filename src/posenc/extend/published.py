@@ -1,26 +1,26 @@
-"""What is published about each way to a longer context, with sources; nothing here was measured by posenc."""
+"""Published results on each context extension method, with sources; posenc measured none of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 DECIDES = (
-    "Only an evaluation on your own text decides: over 59 models the rank correlation of needle scores with downstream "
-    "tasks is 0.68 (HELMET, Yen et al. 2024, arXiv 2410.02694)."
+    "Evaluate on your own text before you decide: over 59 models the rank correlation of needle scores with "
+    "downstream tasks is only 0.68 (HELMET, Yen et al. 2024, arXiv 2410.02694)."
 )
 
 
 @dataclass(frozen=True)
 class Published:
-    """What speaks for and against a method.
+    """Evidence for and against a method.
 
     Args:
-        untrained: How many times longer the longest published text is at which it did well without training; 0: none.
+        untrained: The largest published factor at which it did well without training; 0 if none.
         trained: The same with training.
-        good: What speaks for it, with a figure.
-        good_source: Where that stands.
-        bad: What speaks against it, with a figure.
-        bad_source: Where that stands.
-        runs: Which programs run it, for a method that no configuration can say; what is not here, does not.
+        good: Evidence for it, with a figure.
+        good_source: The source of `good`.
+        bad: Evidence against it, with a figure.
+        bad_source: The source of `bad`.
+        runs: For a method that no configuration can express: the programs that run it, and how.
     """
 
     untrained: float
@@ -40,39 +40,39 @@ PUBLISHED: Mapping[str, Published] = {
     "linear": Published(
         untrained=0,
         trained=16,
-        good="LLaMA 7B to 65B went from 2,048 to 32,768 positions within 1,000 steps of training.",
+        good="LLaMA 7B to 65B were extended from 2,048 to 32,768 positions within 1,000 steps of training.",
         good_source="Chen et al. 2023, arXiv 2306.15595",
-        bad="At 2 times it found none of the needles with several queries, keys and values, YaRN 17.8, 0.5 and 14.6 %.",
+        bad="At factor 2 it found 0 % of needles with several queries, keys and values; YaRN 17.8, 0.5 and 14.6 %.",
         bad_source=_DROPE,
     ),
     "ntk": Published(
         untrained=4,
         trained=128,
-        good="LLaMA read over 8,000 positions after 2,048 without training. With 1.4 billion tokens Llama 3 8B went "
-        "from 8,192 to 1,048,576, from bases begun at this one.",
+        good="LLaMA, trained on 2,048 positions, handled over 8,000 without further training. With 1.4 billion tokens "
+        "Llama 3 8B was extended from 8,192 to 1,048,576, with bases that started at this one.",
         good_source="bloc97 2023; model card of gradientai/Llama-3-8B-Instruct-Gradient-1048k",
-        bad="Without training SmolLM-360M found 29.84, 14.37 and 7.19 % of needles at 2, 4 and 8 times, "
-        "with YaRN 48.25, 25.62 and 12.18 %.",
+        bad="Without training SmolLM-360M found 29.84, 14.37 and 7.19 % of needles at factors 2, 4 and 8; "
+        "with YaRN it found 48.25, 25.62 and 12.18 %.",
         bad_source=_DROPE,
     ),
     "dynamic": Published(
         untrained=4,
         trained=0,
         good="Qwen-7B, trained on 2,048 positions with a perplexity of 3.78, had 3.66 at 8,192 and 5.71 at 16,384 "
-        "without training, and 469.81 and 2645.09 as it was.",
+        "without further training; without the method, 469.81 and 2645.09.",
         good_source="README of QwenLM/Qwen, long-context understanding",
-        bad="Cached keys keep the angles of the length at which they were computed; SGLang takes one base for all "
+        bad="Cached keys keep the angles of the length at which they were computed; SGLang uses one base for all "
         "lengths, and vLLM changes nothing unless max_trained_positions is given.",
         bad_source="huggingface/transformers#25104; docs/stacks.md",
     ),
     "yarn": Published(
         untrained=4,
         trained=128,
-        good="It needed 10 times fewer tokens and 2.5 times fewer steps than methods before it. Qwen3 was validated "
-        "with it at 131,072 positions after 32,768; Llama 3.1 8B went to 1,048,576 with 1 billion tokens.",
+        good="It needed 10 times fewer tokens and 2.5 times fewer steps than earlier methods. Qwen3, trained on 32,768 "
+        "positions, was validated with it at 131,072; Llama 3.1 8B was extended to 1,048,576 with 1 billion tokens.",
         good_source="Peng et al. 2023, arXiv 2309.00071; model card of Qwen/Qwen3-8B; Xu et al. 2025, arXiv 2504.06214",
-        bad="Most stacks apply it to short texts as well, which Qwen warns may cost quality. Without training "
-        "SmolLM-360M found 48.25, 25.62 and 12.18 % of needles at 2, 4 and 8 times.",
+        bad="Most stacks also apply it to short texts, which may cost quality, as Qwen warns. Without training "
+        "SmolLM-360M found 48.25, 25.62 and 12.18 % of needles at factors 2, 4 and 8.",
         bad_source=f"model card of Qwen/Qwen3-8B; {_DROPE}",
     ),
     "llama3": Published(
@@ -80,35 +80,35 @@ PUBLISHED: Mapping[str, Published] = {
         trained=16,
         good="Llama 3.1 serves 131,072 positions with it after training on 8,192, then on longer texts.",
         good_source="config.json of meta-llama/Llama-3.1-8B",
-        bad="Meta trained on 80 times the 10 billion tokens of LongRoPE2, and the effective length stayed below 128K.",
+        bad="Meta trained on 80 times the 10 billion tokens of LongRoPE2, but the effective length stayed below 128K.",
         bad_source=_LONGROPE2,
     ),
     "base": Published(
         untrained=0,
         trained=16,
-        good="SmolLM3 went from 4,096 to 65,536 positions with bases of 1.5 and 5 million. Llama 2, trained at 16K "
-        "with another base, extrapolated to 1 million.",
+        good="SmolLM3 was extended from 4,096 to 65,536 positions with bases of 1.5 and 5 million. Llama 2, trained at "
+        "16K with another base, extrapolated to 1 million.",
         good_source="Hugging Face 2025, the SmolLM3 blog; Liu et al. 2023, arXiv 2310.05209",
-        bad="All pairs but the fastest change, so it needs training: 100 billion tokens for SmolLM3.",
+        bad="All pairs except the fastest change, so it needs training: 100 billion tokens for SmolLM3.",
         bad_source="Hugging Face 2025, the SmolLM3 blog",
     ),
     "longrope": Published(
         untrained=8,
         trained=512,
-        good="Llama 2 and Mistral went to 2,048K positions with at most 1,000 steps at 256K, and 8 times as far "
-        "without training.",
+        good="Llama 2 and Mistral were extended to 2,048K positions with at most 1,000 steps at 256K, and by a factor "
+        "of 8 without training.",
         good_source="Ding et al. 2024, arXiv 2402.13753",
-        bad="The lists come from a search on the model itself, and LongRoPE2 trained on 10 billion tokens to keep 98.5 "
-        "% of the scores on short texts.",
+        bad="The lists come from a search on the model, and LongRoPE2 trained on 10 billion tokens to keep 98.5 % of "
+        "the scores on short texts.",
         bad_source=_LONGROPE2,
     ),
     "dual-chunk": Published(
         untrained=24,
         trained=0,
-        good="Without training Llama 2 70B read over 100,000 positions after 4,096, with 94 % of gpt-3.5-16k's "
-        "performance.",
+        good="Without further training Llama 2 70B, trained on 4,096 positions, handled over 100,000, with 94 % of "
+        "gpt-3.5-16k's performance.",
         good_source="An et al. 2024, arXiv 2402.17463",
-        bad="In STRING's test with four needles it scored 73.1, STRING 85.7; vLLM removed its kernel in 0.11.",
+        bad="In STRING's test with four needles it scored 73.1 and STRING 85.7; vLLM removed its kernel in 0.11.",
         bad_source=f"{_STRING}; vllm-project/vllm#49296",
         runs={
             "sglang": "attention backend dual_chunk_flash_attn, with dual_chunk_attention_config in config.json",
@@ -118,22 +118,22 @@ PUBLISHED: Mapping[str, Published] = {
     "self-extend": Published(
         untrained=4,
         trained=0,
-        good="In STRING's test with four needles it scored 69.6 without training, plain RoPE 67.8.",
+        good="In STRING's test with four needles, without training, it scored 69.6 and plain RoPE 67.8.",
         good_source=_STRING,
-        bad="There YaRN scored 70.5 and dual chunk attention 73.1; llama.cpp removed it from its server in 2024.",
+        bad="In that test YaRN scored 70.5, dual chunk attention 73.1; llama.cpp removed it from its server in 2024.",
         bad_source=f"{_STRING}; ggml-org/llama.cpp#9859",
         runs={
-            "llamacpp": "--grp-attn-n GROUP --grp-attn-w WINDOW of the programs that still have them, not the server",
+            "llamacpp": "--grp-attn-n GROUP --grp-attn-w WINDOW in the programs that still have it, not the server",
             "posenc": "posenc.SelfExtend",
         },
     ),
     "drope": Published(
         untrained=0,
         trained=8,
-        good="SmolLM-360M found 74.92, 55.00 and 52.20 % of needles at 2, 4 and 8 times, with YaRN 48.25, 25.62 and "
-        "12.18 %; Llama 2 7B scored 26.08 on LongBench, with YaRN 19.14.",
+        good="SmolLM-360M found 74.92, 55.00 and 52.20 % of needles at factors 2, 4 and 8, and 48.25, 25.62 and "
+        "12.18 % with YaRN; Llama 2 7B scored 26.08 on LongBench, and 19.14 with YaRN.",
         good_source=_DROPE,
-        bad="Without its recalibration, of under 1 % of the tokens of pretraining, it is another model; no stack reads "
+        bad="It changes the model and needs a recalibration on under 1 % of the tokens of pretraining; no stack reads "
         "it from a configuration.",
         bad_source="sakana.ai/drope",
         runs={"posenc": "posenc.NoPE"},

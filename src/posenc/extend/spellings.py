@@ -1,4 +1,4 @@
-"""How each stack spells a longer context: fields of a config.json, flags, keys of a GGUF file, a line of code."""
+"""The spelling of a longer context in each stack: fields of config.json, flags, keys of a GGUF file, or code."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from posenc.extend.stretch import LENGTH, OLD, ORIGINAL, Stretched
 from posenc.parity.rules import Rules
 
 Fields = dict[str, Any]
-More = dict[str, float]  # parameters that bring the gain to what is meant
+More = dict[str, float]  # parameters that correct the gain
 _DEFAULTS = {"beta_fast": 32, "beta_slow": 1, "truncate": True}
 # general.architecture of GGUF files by model type, from gguf-py/gguf/constants.py and llama.cpp's converters
 ARCHITECTURES = {
@@ -29,12 +29,12 @@ ARCHITECTURES = {
 
 
 class RefusedError(ValueError):
-    """What a stack cannot say."""
+    """A method that a stack cannot express."""
 
 
 @dataclass(frozen=True)
 class Spelled:
-    """What is written: its text, the fields in it, and the whole config.json where it is a part of one."""
+    """The written text, its fields, and the whole config.json if the fields are a part of one."""
 
     text: str
     fields: Fields = field(default_factory=dict)
@@ -52,7 +52,7 @@ def hf4(stretched: Stretched, rules: Rules, more: More) -> Spelled:
 
 
 def tensorrt_llm(stretched: Stretched, rules: Rules, more: More) -> Spelled:
-    """Spell it as a config.json that TensorRT-LLM's PyTorch backend reads, as transformers 4 does."""
+    """Spell it as a config.json for TensorRT-LLM's PyTorch backend, which reads that of transformers 4."""
     fields = _outside(stretched)
     if fields["rope_scaling"] is not None:
         fields["rope_scaling"] = _without(fields["rope_scaling"], "attention_factor") | more
@@ -60,26 +60,26 @@ def tensorrt_llm(stretched: Stretched, rules: Rules, more: More) -> Spelled:
 
 
 def mlx(stretched: Stretched, rules: Rules, more: More) -> Spelled:
-    """Spell it as a config.json that mlx-lm reads, which knows the type as `type` and checks no length."""
+    """Spell it as a config.json for mlx-lm, which names the type `type` and checks no length."""
     fields = _outside(stretched)
     own, original = fields["rope_scaling"], fields.pop(ORIGINAL, None)
     if own is not None:
         own = {"type": own["rope_type"], **_without(own, "rope_type", "attention_factor"), **more}
         fields["rope_scaling"] = own | ({} if original is None else {ORIGINAL: original})
-    if stretched.method.rope_type not in ("dynamic", "longrope"):  # which read it as a parameter
+    if stretched.method.rope_type not in ("dynamic", "longrope"):  # dynamic NTK and LongRoPE read it as a parameter
         del fields[LENGTH]
     return _file(stretched, fields)
 
 
 def vllm(stretched: Stretched, rules: Rules, more: More) -> Spelled:
-    """Spell it as vLLM's flags; --hf-overrides replaces the parameters, so that the base is repeated."""
+    """Spell it as vLLM's flags; --hf-overrides replaces the parameters, so the base is repeated."""
     parameters = _each(stretched.override["rope_parameters"], _list_gains)
     fields = {LENGTH: _declared(stretched, rules), "rope_parameters": parameters}
     return _flags(stretched, fields, "--hf-overrides", "--max-model-len")
 
 
 def sglang(stretched: Stretched, rules: Rules, more: More) -> Spelled:
-    """Spell it as SGLang's flags; an override joins the parameters, except within text_config."""
+    """Spell it as SGLang's flags; an override is merged into the parameters, except within text_config."""
     joins = rules.override.inside if model_of(stretched).outer else rules.override.join
     same_base = stretched.parameters["rope_theta"] == stretched.before[0].rotary.base
 
@@ -94,7 +94,7 @@ def sglang(stretched: Stretched, rules: Rules, more: More) -> Spelled:
 
 
 def llamacpp(stretched: Stretched, rules: Rules, more: More) -> Spelled:
-    """Spell it as llama.cpp's flags; a file's longest text, which a server keeps to, grows by itself for YaRN only."""
+    """Spell it as llama.cpp's flags; the file's length limit, which servers enforce, grows by itself only for YaRN."""
     own, name = _of_llamacpp(stretched, rules), stretched.parameters["rope_type"]
     words = ["-c", str(stretched.target_len)]
     if name != "default":
@@ -116,7 +116,7 @@ def llamacpp(stretched: Stretched, rules: Rules, more: More) -> Spelled:
 
 
 def gguf(stretched: Stretched, rules: Rules, more: More) -> Spelled:
-    """Spell it as keys of a GGUF file, one a line."""
+    """Spell it as keys of a GGUF file, one per line."""
     own, name = _of_llamacpp(stretched, rules), stretched.parameters["rope_type"]
     keys: Fields = {"context_length": stretched.target_len}
     if name != "default":
@@ -131,7 +131,7 @@ def gguf(stretched: Stretched, rules: Rules, more: More) -> Spelled:
 
 
 def torchtitan(stretched: Stretched, rules: Rules, more: More) -> Spelled:
-    """Spell it as the line that makes torchtitan's rotation."""
+    """Spell it as the line of code that constructs torchtitan's rotation."""
     own, rotary = dict(stretched.parameters), stretched.after[0].rotary
     name = {"default": "none", "yarn": "yarn", "llama3": "llama"}.get(own["rope_type"])
     if name is None:
@@ -162,18 +162,19 @@ def unsloth(stretched: Stretched, rules: Rules, more: More) -> Spelled:
 
 
 def model_of(stretched: Stretched) -> Model:
-    """Return the language model of the configuration before."""
+    """Return the language model of the original configuration."""
     return open_model(stretched.before[0].source)
 
 
 def _refusal(rules: Rules, stretched: Stretched, why: str, nearest: str) -> RefusedError:
     return RefusedError(
-        f"write: {rules.project} {rules.version} cannot say {stretched.method.title} so: {why}. Nearest: {nearest}."
+        f"write: {rules.project} {rules.version} cannot express {stretched.method.title} exactly: {why}. "
+        f"Nearest: {nearest}."
     )
 
 
 def _file(stretched: Stretched, fields: Fields) -> Spelled:
-    """Spell fields of a config.json, and the whole of it without older spellings of the same."""
+    """Spell fields of a config.json, and the whole file without older spellings of these fields."""
     model = model_of(stretched)
     kept = {key: fields.get(key, value) for key, value in model.fields.items() if key in fields or key not in OLD}
     inner, whole = fields, kept | fields
@@ -191,7 +192,7 @@ def _flags(stretched: Stretched, fields: Fields, override: str, length: str) -> 
 
 
 def _outside(stretched: Stretched) -> Fields:
-    """Return the fields in the spelling of transformers 4: base, share and LongRoPE's original outside."""
+    """Return the fields as in transformers 4: base, share and LongRoPE's original length outside rope_scaling."""
     own, model = dict(stretched.parameters), model_of(stretched)
     around = stretched.override["rope_parameters"]
     own |= {"truncate": around["truncate"]} if "truncate" in around else {}
@@ -210,9 +211,9 @@ def _outside(stretched: Stretched) -> Fields:
 
 
 def _declared(stretched: Stretched, rules: Rules) -> int:
-    """Return the longest text that a file must name for a stack to admit the length wanted.
+    """Return the length that a file must declare for a stack to accept the wanted length.
 
-    Some multiply it by the factor.
+    Some stacks multiply it by the factor.
     """
     rule, own = rules.length, stretched.parameters
     grows = own["rope_type"] in rule.times_factor and model_of(stretched).name not in rule.not_in
@@ -223,14 +224,14 @@ def _declared(stretched: Stretched, rules: Rules) -> int:
 
 
 def _each(parameters: Fields, change: Callable[[Fields], Fields]) -> Fields:
-    """Return parameters with a change in each kind of layer, or in all of them where there is one object."""
+    """Apply a change to the parameters of each kind of layer, or to the single object if there is only one."""
     if not any(isinstance(value, dict) for value in parameters.values()):
         return change(parameters)
     return {key: change(value) if isinstance(value, dict) else value for key, value in parameters.items()}
 
 
 def _list_gains(own: Fields) -> Fields:
-    """Return LongRoPE's parameters with the gain where vLLM and SGLang read it: one for each list."""
+    """Return LongRoPE's parameters with the gain as vLLM and SGLang read it: one for each list."""
     if own["rope_type"] != "longrope" or own.get("attention_factor") is None:
         return own
     return _without(own, "attention_factor") | dict.fromkeys(("short_mscale", "long_mscale"), own["attention_factor"])
@@ -241,10 +242,10 @@ def _without(own: Fields, *keys: str) -> Fields:
 
 
 def _of_llamacpp(stretched: Stretched, rules: Rules) -> Fields:
-    """Return the parameters, if llama.cpp takes them after a file is converted."""
+    """Return the parameters, if llama.cpp accepts them for a converted file."""
     own, shipped = dict(stretched.parameters), stretched.before[0].rotary.rope_type
     if name := next((name for name in (own["rope_type"], shipped) if name in rules.override.keeps), ""):
-        why = f"the factors of {name} are a tensor of the GGUF file, which no flag or key changes"
+        why = f"the factors of {name} are a tensor in the GGUF file, which no flag or key can change"
         raise _refusal(rules, stretched, why, "a file converted from the config.json of --to hf4")
     if own["rope_type"] == "dynamic":
         raise _refusal(rules, stretched, "it has one base for texts of every length", "--method ntk")
@@ -252,18 +253,18 @@ def _of_llamacpp(stretched: Stretched, rules: Rules) -> Fields:
 
 
 def _states_base(stretched: Stretched) -> bool:
-    """Return whether a file names the base, for which converters have a default of their own."""
+    """Return whether a file gives the base; converters have different defaults."""
     model = model_of(stretched)
     objects = [model.fields[key] for key in reads.SCALINGS if isinstance(model.fields.get(key), dict)]
     return any(key in fields for fields in (model.fields, *objects) for key in reads.BASES)
 
 
 def _architecture(stretched: Stretched) -> str:
-    """Return the first part of a GGUF file's keys."""
+    """Return the prefix of a GGUF file's keys."""
     name = model_of(stretched).name
     if name not in ARCHITECTURES:
         raise RefusedError(
-            f"write: which architecture a GGUF file of model type {name or 'null'} names is not known here. "
+            f"write: the GGUF architecture of model type {name or 'null'} is unknown to posenc. "
             f"Known: {', '.join(ARCHITECTURES)}."
         )
     return ARCHITECTURES[name]
@@ -271,7 +272,7 @@ def _architecture(stretched: Stretched) -> str:
 
 def _check_flat(stretched: Stretched, rules: Rules) -> None:
     if outer := model_of(stretched).outer:
-        why = f"an override is set on the outer configuration only, and the language model's is in {outer[-1][0]}"
+        why = f"an override changes only the outer configuration, but the language model's is in {outer[-1][0]}"
         raise _refusal(rules, stretched, why, "--to hf5")
 
 
@@ -286,5 +287,5 @@ def _yaml(fields: Fields, indent: str) -> list[str]:
 
 
 def _short(number: float) -> str:
-    """Return a number as one types it: 4, 1000000, 0.878."""
+    """Return a number in its shortest form: 4, 1000000, 0.878."""
     return repr(float(number)).removesuffix(".0")

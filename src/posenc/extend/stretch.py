@@ -1,4 +1,4 @@
-"""A model's context made longer, as a configuration in the words of transformers 5."""
+"""Context extension of a model as a configuration of transformers 5."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ _MOST = 1e4
 
 @dataclass(frozen=True)
 class Method:
-    """A way to make a context longer.
+    """A context extension method.
 
     Args:
-        name: What users call it.
+        name: Its name in options.
         title: Its name in the literature.
-        rope_type: The type of rotation in the words of transformers 5; None for what no configuration can say.
-        needs: Parameters that must be given, in the file's words.
-        takes: Parameters that may be given.
+        rope_type: Its rope_type in transformers 5; None if no configuration can express it.
+        needs: Required parameters, named as in the file.
+        takes: Optional parameters.
     """
 
     name: str
@@ -58,19 +58,19 @@ _DEFAULTS = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
 
 @dataclass(frozen=True)
 class Stretched:
-    """A configuration whose context is longer; lengths in positions.
+    """A configuration with a longer context; lengths in positions.
 
     Args:
         method: The method.
-        factor: How many times longer.
-        trained_len: The length of the texts that the model was trained on.
-        target_len: The length wanted.
-        kind: The kind of layer that is stretched; layers with a window stay as they are.
-        parameters: The rotation of that kind, in the words of transformers 5, with its base.
-        override: The fields that change: the length and rope_parameters, of every kind where kinds differ.
+        factor: The target length / the trained length.
+        trained_len: The trained length.
+        target_len: The wanted length.
+        kind: The kind of layer that is extended; layers with a window do not change.
+        parameters: The rope_parameters of that kind in transformers 5, with the base.
+        override: The changed fields: the length and rope_parameters, for every kind of layer if kinds differ.
         fields: The language model's fields with the override, without older spellings of the same.
-        before: What the configuration meant, by kind of layer; the stretched kind first.
-        after: What it means now, likewise.
+        before: The meaning of the original configuration, by kind of layer; the extended kind first.
+        after: The meaning of the new configuration, likewise.
     """
 
     method: Method
@@ -94,21 +94,21 @@ def stretch(
     trained_len: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Stretched:
-    """Make a configuration's context longer; only full attention changes where kinds of layers differ.
+    """Extend a configuration's context; if kinds of layers differ, only full attention changes.
 
     Args:
         source: A configuration, as for `config.read`.
         method: A name of `METHODS`.
-        factor: How many times longer than the trained length, at least 1; None takes target_len over trained_len.
-        target_len: The length wanted, in positions; None takes the factor times the trained length.
-        trained_len: The length of the texts of training; None takes what the configuration says.
-        options: Parameters of the method, in the words of transformers: beta_fast, rope_theta, long_factor, ...
+        factor: The target / the trained length, at least 1; None takes it from target_len.
+        target_len: The wanted length in positions; None takes the factor times the trained length.
+        trained_len: The trained length; None takes that of the configuration.
+        options: Parameters of the method, named as in transformers: beta_fast, rope_theta, long_factor, ...
 
     Raises:
-        ValueError: The method is unknown or no configuration can say it, an option is not one of its own, neither
-            factor nor length is given, the factor is below 1, a value is out of range, or the model type has another
-            meaning for the method's name.
-        TypeError: A value is of a wrong kind.
+        ValueError: The method is unknown or no configuration can express it, it has no such option, neither factor
+            nor length is given, the factor is below 1, a value is out of range, or the model type has another meaning
+            for the method's name.
+        TypeError: A value has a wrong type.
 
     >>> qwen = {"model_type": "qwen3", "head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1e6}
     >>> longer = stretch(qwen, "yarn", factor=4, trained_len=32768)
@@ -124,32 +124,32 @@ def stretch(
     factor, target = lengths(factor, target_len, trained)
     if main.rope_type == "proportional":
         raise ValueError(
-            f"{WHO}: transformers has no {chosen.title} for a proportional rotation, of which some pairs stand still; "
-            "it only divides by the type's own factor. Write that factor into the file."
+            f"{WHO}: transformers has no {chosen.title} for a proportional rotation, in which some pairs do not "
+            "rotate; it only divides by the type's own factor. Write that factor into the file."
         )
     own = _rotation(chosen, given, factor, trained, before[0])
     found = spelling.spelled(model, main.layer_type)
     own = {**{key: found.own[key] for key in reads.KEPT if key in found.own}, **own}
     if main.rotary_side == "first" and main.rotary_dim != main.head_dim:
         own["partial_rotary_factor"] = main.rotary_dim / main.head_dim
-    length = trained if chosen.rope_type == "dynamic" else target  # which dynamic NTK reads as the trained length
+    length = trained if chosen.rope_type == "dynamic" else target  # dynamic NTK reads it as the trained length
     override = {LENGTH: length, "rope_parameters": _by_kind(own, main.layer_type, fields, found.nested)}
     stretched = {key: value for key, value in model.fields.items() if key not in OLD} | override
     stretched.setdefault("model_type", model.model_type)
     after = tuple(mean(Checked(config.read(stretched))))
-    if (found_type := after[0].rotary.rope_type) != chosen.rope_type:  # a name that Phi-3 had before the paper
+    if (found_type := after[0].rotary.rope_type) != chosen.rope_type:  # Phi-3 used a name before the paper did
         raise ValueError(
             f"{WHO}: transformers reads {chosen.rope_type} of {model.model_type} as {found_type}. "
-            "Take another method, as longrope or ntk."
+            "Use another method, such as longrope or ntk."
         )
     return Stretched(chosen, factor, trained, target, main.layer_type, own, override, stretched, before, after)
 
 
 def trained_length(meaning: Meaning, given: int | None = None) -> int:
-    """Return the length of the texts of training, in positions: as given, as the file names it, or its longest text.
+    """Return the trained length in positions: the given one, the file's original length, or its longest text.
 
     Raises:
-        ValueError: It is below 2, or neither given nor in the file.
+        ValueError: The length is below 2, or neither given nor in the file.
     """
     rotary = meaning.rotary
     if given is not None:
@@ -157,15 +157,15 @@ def trained_length(meaning: Meaning, given: int | None = None) -> int:
             raise ValueError(f"{WHO}: the trained length must be at least 2 positions; got {given}.")
         return given
     if rotary.rope_type == "linear" and rotary.max_len and rotary.original_max_len is None:
-        return round(rotary.max_len / (rotary.factor or 1.0))  # Llama 2 with 32K writes the stretched length only
+        return round(rotary.max_len / (rotary.factor or 1.0))  # Llama 2 with 32K gives only the extended length
     found = rotary.original_max_len or rotary.max_len
     if found is None:
-        raise ValueError(f"{WHO}: the configuration names no length. Give the length that the model was trained on.")
+        raise ValueError(f"{WHO}: the configuration gives no length. Give the trained length.")
     return found
 
 
 def plain_base(rotary: Rotary) -> float:
-    """Return the base without a scaling; HunYuan's alpha belongs to it, because the model was trained with it."""
+    """Return the base without a scaling; HunYuan's alpha is included, because the model was trained with it."""
     if rotary.rope_type != "ntk_alpha" or rotary.factor is None:
         return rotary.base
     return frequencies.ntk_base(rotary.base, width=rotary.rotary_dim, factor=rotary.factor)
@@ -173,11 +173,11 @@ def plain_base(rotary: Rotary) -> float:
 
 def _method(name: str) -> Method:
     if name not in METHODS:
-        raise ValueError(f"{WHO}: no method is called {name[:60]!r}. Known: {', '.join(METHODS)}.")
+        raise ValueError(f"{WHO}: unknown method {name[:60]!r}. Known: {', '.join(METHODS)}.")
     if METHODS[name].rope_type is None:
         raise ValueError(
-            f"{WHO}: no configuration can say {METHODS[name].title}, because it changes attention and not frequencies; "
-            "yarn comes nearest."
+            f"{WHO}: no configuration can express {METHODS[name].title}, because it changes attention and not "
+            "frequencies. The nearest method is yarn."
         )
     return METHODS[name]
 
@@ -188,17 +188,17 @@ def _check_options(method: Method, given: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{WHO}: {method.name} has no parameter {', '.join(unknown)[:200]}. Known: {', '.join(known) or 'none'}."
         )
-    if lacking := [key for key in method.needs if key not in given]:
-        raise ValueError(f"{WHO}: {method.name} needs {' and '.join(lacking)}; got {', '.join(given) or 'none'}.")
+    if missing := [key for key in method.needs if key not in given]:
+        raise ValueError(f"{WHO}: {method.name} needs {' and '.join(missing)}; got {', '.join(given) or 'none'}.")
 
 
 def lengths(factor: float | None, target: int | None, trained: int) -> tuple[float, int]:
-    """Return how many times longer, and the length wanted."""
+    """Return the factor and the wanted length."""
     if factor is None and target is None:
-        raise ValueError(f"{WHO}: give a factor or the length wanted.")
+        raise ValueError(f"{WHO}: neither a factor nor a target length is given. Give one of them.")
     if target is not None and target < trained:
         raise ValueError(
-            f"{WHO}: the length wanted must be at least the trained length {trained}; got {target}. "
+            f"{WHO}: the target length must be at least the trained length {trained}; got {target}. "
             "A shorter text needs no scaling."
         )
     factor = target / trained if factor is None and target is not None else float(factor or 0.0)
@@ -213,7 +213,7 @@ def _rotation(
     """Return the parameters of the rotation, with the base."""
     rotary, base = meaning.rotary, plain_base(meaning.rotary)
     own = {"rope_type": method.rope_type, "rope_theta": base, **_DEFAULTS.get(method.name, {})}
-    if rotary.rope_type == method.rope_type:  # the ramp and mscale with which the model was trained
+    if rotary.rope_type == method.rope_type:  # the model was trained with this ramp and mscale
         shipped = spelling.spelled(open_model(meaning.source), rotary.layer_type)
         both = {**shipped.around, **shipped.own}
         own |= {key: both[key] for key in method.takes if key in both and key != "attention_factor"}
@@ -228,13 +228,13 @@ def _rotation(
 
 
 def _by_kind(own: dict[str, Any], stretched: str, source: Checked, nested: bool) -> dict[str, Any]:
-    """Return one object, or one for each kind of layer where the model's kinds have their own."""
+    """Return one object, or one for each kind of layer if the model has kinds with their own."""
     model = open_model(source)
     if not nested and model.name not in reads.BY_KIND:
         return own
-    turning = [kind for kind in dict.fromkeys(kinds.layers(model, unknown=24)) if kinds.turns(kind)]
-    around = {"truncate": own.pop("truncate")} if "truncate" in own else {}  # where transformers reads it
-    inner = {label(model, kind): own if kind == stretched else spell(config.rotary(source, kind)) for kind in turning}
+    rotating = [kind for kind in dict.fromkeys(kinds.layers(model, unknown=24)) if kinds.rotates(kind)]
+    around = {"truncate": own.pop("truncate")} if "truncate" in own else {}  # transformers reads it there
+    inner = {label(model, kind): own if kind == stretched else spell(config.rotary(source, kind)) for kind in rotating}
     return around | inner
 
 

@@ -1,4 +1,4 @@
-"""A longer context in the words of a stack, which is read back by the stack's rules before it is given out."""
+"""A longer context in a stack's own keys or flags, checked by the stack's rules before it is returned."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,32 +16,32 @@ from posenc.parity.loading import choose
 from posenc.parity.read import Reading, read
 from posenc.parity.rules import Rules
 
-_UNREAD = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # what a stack takes that does not read them
+_UNREAD = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # the values that stacks use which do not read these keys
 _NEAREST = {
     "linear": "--method yarn, or ntk",
     "dynamic": "--method ntk, whose base is the same for texts of every length",
     "llama3": "--method yarn",
     "longrope": "--method yarn",
 }
-_OWN = "read back as transformers reads it; Unsloth scales linearly by itself where it finds no scaling."
+_OWN = "checked by the rules of transformers; Unsloth itself scales linearly if it finds no scaling."
 _LOST = (
-    "LLaMA-Factory 0.9.5 cannot say this: it sets rope_scaling without rope_theta, which transformers 5 then loses, "
-    "and takes max_position_embeddings for the trained length"
+    "LLaMA-Factory 0.9.5 cannot express this: it sets rope_scaling without rope_theta, which transformers 5 then "
+    "loses, and uses max_position_embeddings as the trained length"
 )
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A stack for which a longer context is written.
+    """A stack that a longer context can be written for.
 
     Args:
-        name: What users call it.
-        stack: Whose rules read back what is written, as `loading.choose` takes it.
-        spell: Spells it; None for what cannot be written.
+        name: Its name in options.
+        stack: The stack whose rules check the output, as for `loading.choose`.
+        spell: Returns the spelling; None if the stack cannot express any.
         loaded: Whether the fields are set on a configuration that transformers has loaded.
-        by_hand: Whether the user multiplies the scale of the softmax, because the stack has no gain.
-        instead: What can be done about a parameter that the stack does not read.
-        remark: What else there is to know.
+        by_hand: Whether the user must multiply the scale of the softmax, because the stack has no gain.
+        instead: Alternatives for parameters that the stack does not read.
+        remark: Other advice.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Destination:
     remark: str = ""
 
 
-_FLAGS = dict.fromkeys(("beta_fast", "beta_slow"), "--to llamacpp, whose flags have it")
+_FLAGS = dict.fromkeys(("beta_fast", "beta_slow"), "--to llamacpp, which has a flag for it")
 DESTINATIONS: Mapping[str, Destination] = {
     one.name: one
     for one in (
@@ -75,16 +75,16 @@ DESTINATIONS: Mapping[str, Destination] = {
 
 @dataclass(frozen=True)
 class Written:
-    """What a stack needs for a longer context.
+    """A longer context, written for a stack.
 
     Args:
-        to: Where it is for.
-        rules: By whose rules it means what was asked.
+        to: The destination.
+        rules: The rules that checked it.
         text: The fields, flags, keys or line of code.
-        whole: The whole config.json where the fields are a part of one, else None.
-        dropped: Fields of the file that must go, because they say the same in an older spelling.
-        score_scale: By what the user multiplies the scale of the softmax; 1 where the stack does all.
-        remarks: What else there is to know, a sentence each.
+        whole: The whole config.json if the fields are a part of one, else None.
+        dropped: Older spellings in the file that must be removed.
+        score_scale: The factor by which the user must multiply the scale of the softmax; 1 if the stack needs none.
+        remarks: Other advice, one sentence each.
     """
 
     to: str
@@ -97,18 +97,17 @@ class Written:
 
 
 def write(stretched: Stretched, to: str) -> Written:
-    """Write a longer context in the words of a stack.
+    """Write a longer context in a stack's own keys or flags.
 
-    What is written is read back by the rules of `posenc.parity`: frequencies, gain and score factor of texts up to the
-    length wanted are those of transformers 5, and the stack admits that length. Where a rule is unknown, a remark says
-    so.
+    The rules of `posenc.parity` check the output: frequencies, gain and score factor of texts up to the wanted length
+    are those of transformers 5, and the stack accepts that length. Unknown rules are listed in remarks.
 
     Args:
         stretched: The longer context, from `stretch`.
         to: A name of `DESTINATIONS`, or with a version: vllm@0.33.0.
 
     Raises:
-        RefusedError: The stack cannot say it; the message names what it does not read, and the nearest that it can.
+        RefusedError: The stack cannot express it; the message names what it does not read, and the nearest alternative.
         ValueError: The stack or its version is unknown; the message lists the known ones.
 
     >>> from posenc.extend.stretch import stretch
@@ -127,9 +126,7 @@ def write(stretched: Stretched, to: str) -> Written:
     remarks, scale = [f"{place.name}: {place.remark}"] if place.remark else [], 1.0
     for reading, meaning in zip(found, stretched.after, strict=True):
         if _is_unknown(place, reading, stretched):
-            remarks += [
-                f"{rules.project}: unknown of {meaning.rotary.layer_type}: {said}" for said in _unknown(reading)
-            ]
+            remarks += [f"{rules.project}: unknown for {meaning.rotary.layer_type}: {key}" for key in _unknown(reading)]
             continue
         _check_rotation(place, reading, meaning, stretched)
         ratio = _scores(place, reading, meaning, stretched)
@@ -138,20 +135,20 @@ def write(stretched: Stretched, to: str) -> Written:
     if scale != 1.0:
         remarks.append(f"{rules.project}: multiply the scale of the softmax by {scale:.4f} yourself.")
     if rules.length.gate == "unknown":
-        remarks.append(f"{rules.project}: which length it admits is unknown ({rules.length.note.source}).")
+        remarks.append(f"{rules.project}: its length limit is unknown ({rules.length.note.source}).")
     return Written(to, rules, spelled.text, spelled.whole, _dropped(spelled, stretched), scale, tuple(remarks))
 
 
 def can_run(stretched: Stretched) -> dict[str, str]:
-    """Return for each destination "" where it can say a longer context, or else why it cannot."""
-    said = {}
+    """Return for each destination "" if it can express a longer context, else the reason."""
+    reasons = {}
     for name in DESTINATIONS:
         try:
             write(stretched, name)
-            said[name] = ""
+            reasons[name] = ""
         except RefusedError as error:
-            said[name] = str(error)
-    return said
+            reasons[name] = str(error)
+    return reasons
 
 
 def find(to: str) -> tuple[Destination, Rules]:
@@ -162,7 +159,7 @@ def find(to: str) -> tuple[Destination, Rules]:
     """
     name, _, version = to.partition("@")
     if name not in DESTINATIONS:
-        raise ValueError(f"write: no stack is called {name[:60]!r} here. Known: {', '.join(DESTINATIONS)}.")
+        raise ValueError(f"write: unknown stack {name[:60]!r}. Known: {', '.join(DESTINATIONS)}.")
     place = DESTINATIONS[name]
     (rules,) = choose(place.stack)
     if version:
@@ -171,7 +168,7 @@ def find(to: str) -> tuple[Destination, Rules]:
 
 
 def _read_back(place: Destination, rules: Rules, stretched: Stretched, spelled: Spelled) -> list[Reading]:
-    """Return what the stack makes of what is written, for each kind of layer."""
+    """Return how the stack reads the output, for each kind of layer."""
     source, given = stretched.before[0].source, flags.Given()
     if spelled.whole is not None:
         source = Checked(spelled.whole)
@@ -188,7 +185,7 @@ def _read_back(place: Destination, rules: Rules, stretched: Stretched, spelled: 
 
 
 def _correction(reading: Reading, stretched: Stretched) -> More:
-    """Return parameters that bring a stack's gain to what is meant, where it has such."""
+    """Return parameters that correct a stack's gain, if it has any."""
     meaning, rotation = stretched.after[0], reading.rotation
     if rotation is None:
         return {}
@@ -204,10 +201,10 @@ def _correction(reading: Reading, stretched: Stretched) -> More:
 
 
 def _is_unknown(place: Destination, reading: Reading, stretched: Stretched) -> bool:
-    """Return whether something about a kind of layer is unknown; a type of rotation that is gets refused.
+    """Return whether a rule for a kind of layer is unknown.
 
     Raises:
-        RefusedError: The stack refuses a key, or what it makes of the type is unknown.
+        RefusedError: The stack refuses a key, or its rule for the rope_type is unknown.
     """
     if reading.state == "error":
         errors = [f"{key.key}: {key.said}" for key in reading.keys if key.use == "error"]
@@ -223,21 +220,21 @@ def _unknown(reading: Reading) -> list[str]:
 
 
 def _check_rotation(place: Destination, reading: Reading, meaning: Meaning, stretched: Stretched) -> None:
-    """Raise RefusedError unless frequencies of texts beyond the trained length are those that are meant."""
+    """Raise RefusedError unless the frequencies of texts beyond the trained length are as meant."""
     trained, target = stretched.trained_len, stretched.target_len
-    for text in {target, max((trained + target) // 2, min(trained + 2, target))}:  # SGLang's lists begin one later
+    for text in {target, max((trained + target) // 2, min(trained + 2, target))}:  # SGLang's long list starts one later
         if reading.rotation is None or not same(reading.rotation.inv_freq(text), meaning.at(text).inv_freq):
-            why = "its frequencies are others"
+            why = "its frequencies differ"
             if reading.rotation is not None and reading.rotation.length != "text":
                 why = "it computes the base of dynamic NTK once and not for each text"
             raise _refusal(place, reading, stretched, why)
 
 
 def _scores(place: Destination, reading: Reading, meaning: Meaning, stretched: Stretched) -> float:
-    """Return by what the user multiplies scores.
+    """Return the factor by which the user must multiply scores.
 
     Raises:
-        RefusedError: They are not what is meant, in a stack that is to do all itself.
+        RefusedError: The scores differ from those meant, and the user cannot correct them.
     """
     text = stretched.target_len
     if reading.rotation is None or reading.score is None:
@@ -246,25 +243,25 @@ def _scores(place: Destination, reading: Reading, meaning: Meaning, stretched: S
     if same([ratio], [1.0]):
         return 1.0
     if not place.by_hand:
-        raise _refusal(place, reading, stretched, f"its scores are {1 / ratio:.4f} times what is meant")
+        raise _refusal(place, reading, stretched, f"its scores are {1 / ratio:.4f} times those meant")
     return ratio
 
 
 def _short_texts(reading: Reading, meaning: Meaning, stretched: Stretched) -> list[str]:
-    """Return a remark where texts up to the trained length rotate otherwise than in transformers."""
+    """Return a remark if texts up to the trained length rotate differently from transformers."""
     trained, rotation = stretched.trained_len, reading.rotation
     if rotation is None or trained >= stretched.target_len:
         return []
     if same(rotation.inv_freq(trained), meaning.at(trained).inv_freq):
         return []
     return [
-        f"{reading.rules.project}: texts of up to {trained:,} positions rotate as longer ones do; transformers takes "
+        f"{reading.rules.project}: texts of up to {trained:,} positions rotate as longer ones do; transformers uses "
         "short_factor for them."
     ]
 
 
 def _refusal(place: Destination, reading: Reading, stretched: Stretched, why: str) -> RefusedError:
-    """Return the sentence: what the stack does not read or do, and the nearest that it can."""
+    """Return the error: what the stack does not read or do, and the nearest alternative."""
     rules, own = reading.rules, stretched.parameters
     taken = {key.key.rpartition(".")[2] for key in reading.keys if key.use == "read"}
     unread = [
@@ -275,7 +272,8 @@ def _refusal(place: Destination, reading: Reading, stretched: Stretched, why: st
         why = f"it does not read {' and '.join(unread)}; {why}"
         nearest = " and ".join(place.instead.get(key) or _usual(key) for key in unread)
     return RefusedError(
-        f"write: {rules.project} {rules.version} cannot say {stretched.method.title} so: {why}. Nearest: {nearest}."
+        f"write: {rules.project} {rules.version} cannot express {stretched.method.title} exactly: {why}. "
+        f"Nearest: {nearest}."
     )
 
 
@@ -284,7 +282,7 @@ def _usual(key: str) -> str:
 
 
 def _dropped(spelled: Spelled, stretched: Stretched) -> tuple[str, ...]:
-    """Return fields of a config.json that hold the same in another spelling."""
+    """Return fields of a config.json that are other spellings of the written ones."""
     if spelled.whole is None:
         return ()
     shipped = spellings.model_of(stretched).fields

@@ -1,4 +1,4 @@
-"""The families: an author writes one method, and the family does the rest of the contract."""
+"""The families: an author writes one method, and the family implements the rest of the contract."""
 
 from posenc.families.angles import geometric
 from posenc.families.bias import Bias, ContentBias

@@ -1,7 +1,7 @@
-"""Cosines and sines of angles far out: formed in float64 and rounded once.
+"""Cosines and sines of large angles: computed in float64 and rounded once.
 
-A position is split into a multiple of 512 and the rest, and the two angles are added by the addition theorem.
-The near angles are then the same 512 rows for all, so that a long run of positions takes one product a number.
+A position is split into a multiple of 512 and a remainder, and the angle sum identities combine the two angles.
+The remainders have the same 512 rows of tables everywhere, so a long run of positions costs one product per number.
 """
 
 import math
@@ -18,20 +18,20 @@ from posenc.positions import has_float64, is_plain, may_look
 
 CosSin = tuple[Tensor, Tensor]
 BLOCK = 512  # a power of two
-_GROUP = 32  # blocks at once: few barriers between threads, in memory that stays near
-_SHORTEST = 32  # rows: shorter runs are not worth a product of their own
-_CHUNK = 2**15  # numbers of a table formed at once: what a core's cache holds, and one thread takes on
+_GROUP = 32  # blocks at once: few thread barriers, and little enough memory for the cache
+_SHORTEST = 32  # rows: a shorter run does not repay a product of its own
+_CHUNK = 2**15  # numbers of a table computed at once: as many as fit in a core's cache and one thread processes
 
 
 def geometric(n: int, *, base: float, width: int) -> Float64[Tensor, " n"]:
-    """Return base^(-2k / width) for k = 0 .. n - 1: `frequencies.geometric` in torch, so that compilers trace it.
+    """Return base^(-2k / width) for k = 0 .. n - 1: `frequencies.geometric` in torch, so that compilers can trace it.
 
-    NumPy's arrays do not serve here: torch.compile would put them on the default device, which may be meta.
+    NumPy arrays do not work here: torch.compile would put them on the default device, which may be meta.
 
     Args:
-        n: How many frequencies.
+        n: Number of frequencies.
         base: The 10,000 of the papers.
-        width: Over how many dimensions the exponent runs from 0 to 1.
+        width: Number of dimensions over which the exponent runs from 0 to 1.
 
     >>> geometric(2, base=10000.0, width=4)
     tensor([1.0000, 0.0100], dtype=torch.float64)
@@ -44,17 +44,17 @@ def tabulate(
 ) -> tuple[Float[Tensor, "*batch seq n"], Float[Tensor, "*batch seq n"]]:
     """Return the tables (cos, sin) of pos @ inv_freq, times a gain.
 
-    In float32 they are right to 2e-7 up to position 10,000,000 and to 5e-7 up to 10^10; in float64 to 2e-16 times the
-    largest angle. The same position gets the same numbers whatever stands beside it, but for a rounding of float64. No
-    temporary is larger than the tables, unless gradients or a compiler need the whole formula. On the CPU, runs of
-    positions are found by looking at them; on other devices nothing is read.
+    In float32 the error is at most 2e-7 up to position 10,000,000 and 5e-7 up to 10^10; in float64, 2e-16 times the
+    largest angle. A position gets the same numbers in every call, up to float64 rounding. No temporary is larger than
+    the tables, unless gradients or a compiler need the whole formula. On the CPU, runs of positions are found by
+    reading their values; on other devices nothing is read.
 
     Args:
         pos: (seq_len,) or (batch, seq_len), with a last dimension of n_axes if that is more than one; int64 or float64,
             or float32 on a device without float64.
         inv_freq: Radians per position.
-        dtype: Of the tables: float32 or float64.
-        gain: What multiplies both.
+        dtype: Dtype of the tables: float32 or float64.
+        gain: Factor on both tables.
     """
     if not has_float64(pos.device):
         return _without_float64(pos, inv_freq, dtype, gain)
@@ -87,7 +87,7 @@ def cos_sin(
 
 
 def _of_angle(pos: Pos, inv_freq: Tensor, gain: float = 1.0) -> CosSin:
-    # a product over one axis is written as such: as a matrix product, compilers specialise on its length
+    # a product over one axis is not written as a matrix product, for which compilers specialise on the length
     angle = pos.double() @ inv_freq if len(inv_freq) > 1 else pos.double()[..., None] * inv_freq[0]
     return (angle.cos(), angle.sin()) if gain == 1.0 else (angle.cos() * gain, angle.sin() * gain)
 
@@ -101,7 +101,7 @@ def _sin_of_sum(far: CosSin, near: CosSin, out: Tensor | None = None) -> Tensor:
 
 
 def _runs(pos: Int64[Tensor, " n"] | Float64[Tensor, " n"]) -> list[int] | None:
-    """Return where runs of consecutive positions within one block start; None if they are too short to be worth it."""
+    """Return the starts of runs of consecutive positions within one block; None if the runs are too short to pay."""
     if len(pos) < BLOCK or pos.is_floating_point() or not may_look(pos):
         return None
     breaks = (pos.diff() != 1) | (pos[1:] % BLOCK == 0)
@@ -112,7 +112,7 @@ def _runs(pos: Int64[Tensor, " n"] | Float64[Tensor, " n"]) -> list[int] | None:
 def _fill_runs(
     out: tuple[Tensor, ...], pos: Int64[Tensor, " n"], starts: list[int], inv_freq: Tensor, gain: float
 ) -> None:
-    """Write tables block by block: one row of far angles, times rows of near ones."""
+    """Write tables block by block: one row of far angles, combined with rows of near angles."""
     begin = pos[starts]
     first = begin.remainder(BLOCK)
     far = _of_angle(begin - first, inv_freq, gain)
@@ -131,14 +131,14 @@ def _fill_runs(
 
 
 def _together(lengths: list[int], most: int) -> Iterator[int]:
-    """Yield how many blocks are formed at once: whole ones together, as a long run has them, and others alone."""
+    """Yield how many blocks to compute at once: whole blocks together, as in a long run, and other blocks singly."""
     for whole, same in groupby(n == BLOCK for n in lengths):
         blocks, step = list(same), most if whole else 1
         yield from (len(blocks[i : i + step]) for i in range(0, len(blocks), step))
 
 
 def _fill_any(out: tuple[Tensor, ...], pos: Pos, inv_freq: Tensor, gain: float) -> None:
-    """Write tables a few rows at a time, so that what is formed in float64 stays small beside them."""
+    """Write tables a few rows at a time, so that the float64 temporaries stay small compared with the tables."""
     size = _CHUNK if pos.device.type == "cpu" else max(_CHUNK, out[0].numel() // 16)
     rows = max(1, size // max(1, inv_freq.shape[1]))
     for start in range(0, len(pos), rows):
@@ -147,45 +147,45 @@ def _fill_any(out: tuple[Tensor, ...], pos: Pos, inv_freq: Tensor, gain: float) 
 
 
 def _without_float64(pos: Pos, inv_freq: Tensor, dtype: torch.dtype, gain: float) -> tuple[Tensor, Tensor]:
-    """Return tables in float32, from turns that are exact to 2^-24 before the last product.
+    """Return tables in float32, from rotation counts that are exact to 2^-24 before the last product.
 
-    Digits of 12 bits, of the position and of the turns per position, have exact products in float32, of which
-    whole turns are dropped; what is left is within 2e-6 for positions up to 2^31. Learned frequencies are computed
-    on the host.
+    Positions and rotations per position are split into digits of 12 bits, whose products are exact in float32. Whole
+    rotations are dropped. The result is within 2e-6 for positions up to 2^31. Learned frequencies are computed on the
+    host.
     """
     if inv_freq.requires_grad:
         cos, sin = cos_sin(pos.cpu(), inv_freq.cpu(), gain)
         return cos.to(dtype).to(pos.device), sin.to(dtype).to(pos.device)
     axes = pos[..., None] if len(inv_freq) == 1 else pos
     whole = axes.floor().long()
-    turns = reduce(_add_turns, _turns_of_digits(whole, inv_freq))
-    if axes.is_floating_point():  # whole positions have no rest
+    rotations = reduce(_add_rotations, _rotations_of_digits(whole, inv_freq))
+    if axes.is_floating_point():  # integer positions have no fraction
         slow = (inv_freq / (2 * math.pi)).float().to(pos.device)
-        turns = turns + ((axes - whole).float().unsqueeze(-1) * slow).sum(-2)
-    angle = turns * (2 * math.pi)
+        rotations = rotations + ((axes - whole).float().unsqueeze(-1) * slow).sum(-2)
+    angle = rotations * (2 * math.pi)
     return (angle.cos() * gain).to(dtype), (angle.sin() * gain).to(dtype)
 
 
-def _add_turns(some: Tensor, more: Tensor) -> Tensor:
-    turns = some + more
-    return turns - turns.round()
+def _add_rotations(some: Tensor, more: Tensor) -> Tensor:
+    rotations = some + more
+    return rotations - rotations.round()
 
 
-def _turns_of_digits(whole: Int64[Tensor, "*batch seq n_axes"], inv_freq: Tensor) -> Iterator[Tensor]:
-    """Yield the turns of each digit of the position, of the turns and of each axis, without whole ones."""
-    for digits, per_turn in zip(_digits_of(whole), _digits_per_turn(inv_freq.cpu()), strict=True):
-        for shift, part in enumerate(per_turn):
+def _rotations_of_digits(whole: Int64[Tensor, "*batch seq n_axes"], inv_freq: Tensor) -> Iterator[Tensor]:
+    """Yield the fractional rotations of each pair of digits, of the position and of the frequency, on each axis."""
+    for digits, per_position in zip(_digits_of(whole), _digits_of_frequencies(inv_freq.cpu()), strict=True):
+        for shift, part in enumerate(per_position):
             scaled = digits.unsqueeze(-1) * part.to(whole.device) * 2.0 ** (-12 * (shift + 1))
             yield from (scaled - scaled.round()).unbind(-2)
 
 
 def _digits_of(whole: Int64[Tensor, "..."]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the lowest 12 bits, the next 12, and the signed rest."""
+    """Return the lowest 12 bits, the next 12, and the signed remainder."""
     return (whole & 4095).float(), ((whole >> 12) & 4095).float(), (whole >> 24).float()
 
 
-def _digits_per_turn(inv_freq: Float64[Tensor, "n_axes n"]) -> list[list[Tensor]]:
-    """Return turns per position, per 2^12 and per 2^24 positions, each as two digits of 12 bits and what is left."""
+def _digits_of_frequencies(inv_freq: Float64[Tensor, "n_axes n"]) -> list[list[Tensor]]:
+    """Return rotations per position, per 2^12 and per 2^24 positions, each as two digits of 12 bits and a remainder."""
     found = []
     for place in (1, 2**12, 2**24):
         rest = (inv_freq / (2 * math.pi) * place).remainder(1.0) * 2**12

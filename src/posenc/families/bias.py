@@ -1,4 +1,4 @@
-"""What joins the scores: a term of two positions, or of their contents as well."""
+"""Terms on the scores: of two positions, or of their contents as well."""
 
 import copy
 from collections.abc import Callable
@@ -12,21 +12,20 @@ from posenc.encoding import Encoding, Placed, Pos
 
 
 class Bias(Encoding):
-    """An encoding that joins the scores by position alone; its author writes `at(h, q, k)`.
+    """An encoding that adds to the scores a term of positions only; its author writes `at(h, q, k)`.
 
-    `at` is written once, elementwise: broadcast it is the dense matrix, traced it is a
-    FlexAttention `score_mod`. Positions reach it exactly (int64, or float64), so that distances
-    are exact before anything is rounded.
+    `at` is written once, elementwise. Broadcast it gives the dense matrix, traced it is a FlexAttention `score_mod`.
+    It gets exact positions (int64, or float64), so distances are exact before any rounding.
 
-    Under FSDP2 leave what is learned to the root, which keeps it gathered; or wrap the encoding itself. A model enters
-    it by `place`, not by `forward`, and reads it until the end of the backward pass, so that takes
+    Under FSDP2 leave the parameters to the root, which keeps them gathered, or wrap the encoding itself. A model calls
+    `place`, not `forward`, and needs the parameters until the end of the backward pass. So use
     `fully_shard(encoding, reshard_after_forward=False)` and `register_fsdp_forward_method(encoding, "place")`.
     """
 
     family = "bias"
     n_heads: int
-    by_distance: bool = False  # True: at(h, q, k) is at(h, q - k, 0), so that a vector over distances holds it all
-    _held: tuple[int, int] | None = None  # first head and how many, where other ranks have the rest
+    by_distance: bool = False  # True: at(h, q, k) is at(h, q - k, 0), so a vector over distances is enough
+    _held: tuple[int, int] | None = None  # first head and number of heads, if other ranks have the rest
 
     def __init__(self, *, n_heads: int) -> None:
         super().__init__()
@@ -34,12 +33,12 @@ class Bias(Encoding):
         self.n_heads = n_heads
 
     def of_heads(self, first: int, n: int) -> "Bias":
-        """Return the same bias for heads first .. first + n - 1, as a rank of tensor parallelism has them.
+        """Return the same bias for heads first .. first + n - 1, as one rank of tensor parallelism needs it.
 
-        What is learned is shared with this one, whole: each rank holds the table of all heads.
+        Parameters are shared with this encoding, unsplit: each rank holds the table of all heads.
 
         Raises:
-            ValueError: There are no such heads.
+            ValueError: A head is not one of this encoding's.
         """
         self._count(n=n)
         self._count(least=0, first=first)
@@ -54,19 +53,19 @@ class Bias(Encoding):
 
     @property
     def held(self) -> tuple[int, int]:
-        """The first head and how many there are, of those that the encoding was made for."""
+        """The first head of this bias, and the number of its heads, within the heads it was constructed for."""
         return self._held or (0, self.n_heads)
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
-        """Return the bias of each head over distances, of an encoding that sees no more than that (`by_distance`)."""
+        """Return the bias of each head over distances, for an encoding that depends only on those (`by_distance`)."""
         return self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance))
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
-        """Return the bias of head `h` for what `place` made of one query and one key.
+        """Return the bias of head `h` for the parts that `place` made of one query and one key.
 
-        The arguments broadcast. `q` and `k` are positions; with several axes or parts, tuples of
-        them. Positions are float64 where the call wants float64, and int64 otherwise. Of a part that has a number
-        for each head, (batch, seq_len, n_heads), they are those of head `h`.
+        The arguments broadcast. `q` and `k` are positions; with several axes or parts, tuples of them. Positions are
+        float64 if the call computes in float64, otherwise int64. Of a part with a number for each head, (batch,
+        seq_len, n_heads), they hold the number of head `h`.
         """
         raise NotImplementedError(f"{self.name} must define at(h, q, k).")
 
@@ -81,10 +80,10 @@ class Bias(Encoding):
         return self._broadcast(placed, k_placed)
 
     def check_heads(self, q: Tensor) -> None:
-        """Raise unless q has the heads that this is made for.
+        """Raise unless q has the number of heads that this encoding was made for.
 
         Raises:
-            ValueError: It has others.
+            ValueError: It has another number of heads.
         """
         first, n = self.held
         if q.shape[1] != n:
@@ -106,9 +105,9 @@ class Bias(Encoding):
 
         Args:
             pos: Positions of the queries.
-            k_pos: Positions of the keys; those of the queries if left out.
+            k_pos: Positions of the keys; None means those of the queries.
             causal: True writes -inf where key j > i + k_len - q_len, by index.
-            dtype: Of the result; computed in float32, or in float64 for float64.
+            dtype: Dtype of the result; computed in float32, or in float64 for float64.
         """
         work = torch.promote_types(dtype, torch.float32)
         placed = self.place(pos, dtype=work)
@@ -126,7 +125,7 @@ class Bias(Encoding):
         def pick(p: Placed, b: Tensor, i: Tensor, h: Tensor) -> Any:
             rows = [part if p.seq_dim else part[None] for part in p.parts]
             where = [(b if part.shape[0] > 1 else 0 * b, i, h)[: part.ndim] for part in rows]
-            return _alone(tuple([part[at] for part, at in zip(rows, where, strict=True)]))
+            return _single(tuple([part[at] for part, at in zip(rows, where, strict=True)]))
 
         def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
             h = h + first
@@ -142,27 +141,27 @@ class Bias(Encoding):
         h = self._heads(placed.pos.device)[:, None, None]
         rows = tuple(part[..., :, None] for part in self._by_head(placed))
         columns = tuple(part[..., None, :] for part in self._by_head(k_placed))
-        term = self.at(h, _alone(rows), _alone(columns))
+        term = self.at(h, _single(rows), _single(columns))
         return term if term.ndim == 4 else term[None]
 
     def _by_head(self, placed: Placed) -> list[Tensor]:
-        """Return parts with a dimension of heads before that of tokens: of those held here, or of 1 for all."""
+        """Return parts with a heads dimension before that of tokens, of size 1 if all heads share the part."""
         first, n = self.held
         plain = placed.seq_dim + 1  # dimensions of a part that is the same for all heads
         return [part[..., None, :] if part.ndim == plain else part[..., first : first + n].mT for part in placed.parts]
 
 
-def _alone(parts: tuple[Any, ...]) -> Any:
-    """Return what `at` is handed of one token: its only part, or the tuple of them."""
+def _single(parts: tuple[Any, ...]) -> Any:
+    """Return the argument of `at` for one token: its only part, or the tuple of its parts."""
     return parts[0] if len(parts) == 1 else parts
 
 
 class ContentBias(Encoding):
-    """An encoding whose term on the scores looks at q and k; its author writes `bias`.
+    """An encoding whose term on the scores reads q and k; its author writes `bias`.
 
-    What `bias` returns is written to: it is a new tensor each time, or a buffer or parameter, which stay as they are.
-    Where the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, it may say so by these three
-    and `by_distance = True`, and attention forms a block of it by one product.
+    Callers write into the tensor that `bias` returns. So return a new tensor each time; a buffer or a parameter is not
+    overwritten. If the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, define these three
+    methods and set `by_distance = True`; attention then computes a block of it by one product.
     """
 
     family = "content_bias"
@@ -170,13 +169,13 @@ class ContentBias(Encoding):
     by_distance: bool = False
 
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads_or_one n head_dim"]:
-        """Return what queries are multiplied with, for each distance."""
+        """Return the vectors that queries are multiplied with, for each distance."""
         raise NotImplementedError(f"{self.name} must define vectors(distance, dtype), or leave by_distance False.")
 
     def queries(self, q: Float[Tensor, "batch heads q_len head_dim"]) -> Float[Tensor, "batch heads q_len head_dim"]:
-        """Return what is multiplied with the vectors; the queries themselves here."""
+        """Return the queries that are multiplied with the vectors; by default q itself."""
         return q
 
     def of_keys(self, k: Float[Tensor, "batch kv_heads k_len head_dim"]) -> Float[Tensor, "batch heads k_len"] | None:
-        """Return what each key adds for whichever query; nothing here."""
+        """Return the term that each key adds for every query; by default None."""
         return None

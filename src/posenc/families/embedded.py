@@ -1,4 +1,4 @@
-"""What enters at the token embeddings: vectors that are added, and anything else."""
+"""Encodings at the token embeddings: vectors that are added, and other changes."""
 
 import copy
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ class Embedded(Encoding):
     """An encoding that enters at the token embeddings; its author writes `parts(pos, ...)` and `mix(x, *parts)`.
 
     Args:
-        d_model: Width of the token embeddings; a class of one's own may also set the attribute itself.
+        d_model: Width of the token embeddings; a subclass may also set the attribute itself.
     """
 
     family = "embedded"
@@ -27,14 +27,14 @@ class Embedded(Encoding):
             self.d_model = d_model
 
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
-        """Return the tokens with position in them, in any precision; `parts` are those that `place` made."""
+        """Return the tokens with position in them, in any precision; `parts` come from `place`."""
         raise NotImplementedError(f"{self.name} must define mix(x, *parts).")
 
     def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
         """Return the tokens with position in them, rounded once to the dtype of x."""
         if x.shape[-1] != self.d_model:
             raise ValueError(
-                f"{self.name}: x must have d_model={self.d_model} lanes, the encoding's width; "
+                f"{self.name}: x must have d_model={self.d_model} dimensions, the encoding's width; "
                 f"got x of shape {tuple(x.shape)}. Construct it with d_model={x.shape[-1]}."
             )
         where = placed.pos.shape[: placed.seq_dim + 1]
@@ -46,7 +46,7 @@ class Embedded(Encoding):
         return self.mix(x, *placed.parts).to(x.dtype)
 
     def forward(self, x: Float[Tensor, "*batch seq d_model"], pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
-        """Place and embed in one call, the commonest use."""
+        """Place and embed in one call, the most common use."""
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         return self.embed(x, self.place(pos, x, dtype=dtype))
 

@@ -1,4 +1,4 @@
-"""What queries and keys must be like: checks whose messages name the encoding."""
+"""Checks of queries and keys, with messages that name the encoding."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def by_key_head(who: str, x: Tensor, n_kv_heads: int) -> Float[Tensor, "batch n_kv_heads group seq head_dim"]:
-    """Return queries or keys (batch, heads, seq, head_dim) with their heads grouped by the key head that they share.
+    """Return queries or keys (batch, heads, seq, head_dim), heads grouped by the key head that they share.
 
     Raises:
-        ValueError: The heads are no multiple of the key heads.
+        ValueError: The number of heads is not a multiple of the number of key heads.
     """
     check_groups(who, x, n_kv_heads)
     grouped: Tensor = x.unflatten(1, (n_kv_heads, -1))
@@ -19,9 +19,9 @@ def by_key_head(who: str, x: Tensor, n_kv_heads: int) -> Float[Tensor, "batch n_
 
 
 def of_each_head(t: Tensor, n_heads: int) -> Tensor:
-    """Return what heads of keys have, (batch, n_kv_heads, ...), for each head of queries.
+    """Return a tensor of key heads (batch, n_kv_heads, ...) with one entry for each query head.
 
-    They are picked by number: before torch 2.13 an exporter follows no `repeat_interleave` where lengths are open.
+    Indexing replaces `repeat_interleave`, because before torch 2.13 an exporter cannot trace that with open lengths.
     """
     if t.shape[1] == n_heads:
         return t
@@ -29,33 +29,33 @@ def of_each_head(t: Tensor, n_heads: int) -> Tensor:
 
 
 def check_groups(who: str, x: Tensor, n_kv_heads: int) -> None:
-    """Raise unless queries or keys (batch, heads, seq, head_dim) have a multiple of so many heads.
+    """Raise unless queries or keys (batch, heads, seq, head_dim) have a multiple of n_kv_heads heads.
 
     Raises:
         ValueError: They do not.
     """
     if x.ndim != 4 or x.shape[1] % n_kv_heads or not x.shape[1]:
         raise ValueError(
-            f"{who}: has numbers of its own for n_kv_heads={n_kv_heads} key heads, so q and k must have a multiple of "
-            f"that many heads; got shape {tuple(x.shape)}. Construct it with the number of heads of k."
+            f"{who}: has separate tables for each of n_kv_heads={n_kv_heads} key heads, so q and k must have a "
+            f"multiple of that many heads; got shape {tuple(x.shape)}. Construct it with the number of heads of k."
         )
 
 
 def check_lanes(who: str, x: Tensor, head_dim: int, what: str = "q and k") -> None:
-    """Raise unless queries, keys or values are floating and have the width that the encoding was made for.
+    """Raise unless queries, keys or values are floating-point and have the encoding's head_dim.
 
     Raises:
-        TypeError: They are integers or complex: the turn would be rounded, or is none.
+        TypeError: They are integers or complex: a rotation would be rounded, or is not defined.
         ValueError: They have another width.
     """
     if not x.is_floating_point():
-        raise TypeError(f"{who}: {what} must be floating, because a turn has fractions; got {x.dtype}. Cast them.")
+        raise TypeError(f"{who}: {what} must be floating-point, to hold a rotation; got {x.dtype}. Cast them.")
     if x.ndim < 2:
         raise ValueError(f"{who}: {what} must be (batch, heads, seq, head_dim); got shape {tuple(x.shape)}.")
     if x.shape[-1] != head_dim:
         raise ValueError(
-            f"{who}: {what} must have head_dim={head_dim} lanes; got shape {tuple(x.shape)}. "
-            f"Construct it with head_dim={x.shape[-1]}, or hand over (batch, heads, seq, head_dim)."
+            f"{who}: {what} must have head_dim={head_dim} dimensions; got shape {tuple(x.shape)}. "
+            f"Construct it with head_dim={x.shape[-1]}, or pass (batch, heads, seq, head_dim)."
         )
 
 
@@ -68,23 +68,23 @@ def check_heads(who: str, x: Tensor, where: Sequence[int], what: str = "q and k"
     if x.shape[-2] != where[-1] or (len(where) == 2 and (x.ndim != 4 or where[0] not in (1, x.shape[0]))):
         raise ValueError(
             f"{who}: {what} must have a token for each of their positions; got shape {tuple(x.shape)} and "
-            f"positions of shape {tuple(where)}. With a cache, k_placed is for all keys that are given."
+            f"positions of shape {tuple(where)}. With a cache, k_placed must cover all keys passed."
         )
 
 
 def check_out(who: str, xs: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor]) -> None:
-    """Raise unless turned queries and keys can be written into `out`.
+    """Raise unless rotated queries and keys can be written into `out`.
 
     Raises:
         ValueError: A shape or a device differs.
     """
     for name, slot, x in zip("qk", out, xs, strict=True):
-        if slot.shape != x.shape:  # which a copy would broadcast
+        if slot.shape != x.shape:  # a copy would broadcast it
             raise ValueError(
-                f"{who}: out must have the shapes of what is turned; got {tuple(slot.shape)} for {name} of "
-                f"{tuple(x.shape)}. Pass the slots of these tokens alone."
+                f"{who}: out must have the shapes of q and k; got {tuple(slot.shape)} for {name} of "
+                f"{tuple(x.shape)}. Pass only the slots of these tokens."
             )
         if slot.device != x.device:
             raise ValueError(
-                f"{who}: out must be on the device of what is turned; got {slot.device} for {name} on {x.device}."
+                f"{who}: out must be on the device of q and k; got {slot.device} for {name} on {x.device}."
             )

@@ -1,4 +1,4 @@
-"""Small networks of distances: run once for each distance that there is, and for all heads at once."""
+"""Small networks of distances: run once for each distinct distance, and for all heads at once."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ Network = Callable[[Tensor, Sequence[Tensor]], Tensor]
 def tabulated(
     network: Network, h: Int64[Tensor, "..."], along: Sequence[Shaped[Tensor, "..."]]
 ) -> Float[Tensor, "..."]:
-    """Return network(h, along), from a table of the whole distances that there are where that is shorter.
+    """Return network(h, along), from a table of all integer distances in range if that is smaller.
 
-    A text or an image has few distances, and its pairs are many. Half precision would round between the layers, so
-    that autocast is off.
+    A text or an image has few distances but many pairs. Autocast is off, because half precision would round between the
+    layers.
 
     Args:
-        network: Takes heads and the distance along each axis, which broadcast.
-        h: Numbers of heads.
+        network: A function of heads and the distance along each axis, which broadcast.
+        h: Indices of heads.
         along: The distance along each axis.
     """
     with no_autocast(h.device):
@@ -45,24 +45,24 @@ def tabulated(
 def of_heads(
     units: Float[Tensor, "... width"], weight: Float[Tensor, "n_heads width"], h: Int64[Tensor, "..."]
 ) -> Float[Tensor, "..."]:
-    """Return units·weight[h] of heads that broadcast with pairs, of a column of heads by one product."""
-    column = beside_heads(h, units, lanes=1)
+    """Return units·weight[h] for heads that broadcast with pairs; for a column of heads by one product."""
+    column = without_head_dim(h, units, trailing=1)
     if column is None:
         return (units * weight[h]).sum(-1)
     return F.linear(column, weight[h.flatten()]).movedim(-1, -h.ndim)
 
 
-def beside_heads(h: Int64[Tensor, "..."], t: Tensor, *, lanes: int = 0) -> Tensor | None:
-    """Return `t` without the dimension along which it has one number for all of a column of heads.
+def without_head_dim(h: Int64[Tensor, "..."], t: Tensor, *, trailing: int = 0) -> Tensor | None:
+    """Return `t` without the dimension in which it has one number for a whole column of heads.
 
-    None if `h` is no column, (heads, 1, ..), or `t` differs from head to head.
+    None if `h` is not a column, (heads, 1, ..), or `t` differs between heads.
 
     Args:
-        h: Numbers of heads.
-        t: Of pairs that broadcast with them.
-        lanes: Dimensions of `t` behind those of pairs.
+        h: Indices of heads.
+        t: A tensor over pairs, which broadcasts with `h`.
+        trailing: Number of dimensions of `t` behind those of pairs.
     """
     if not h.ndim or h.numel() != h.shape[0]:
         return None
-    t = t[(None,) * (h.ndim + lanes - t.ndim)]
-    return t.squeeze(-h.ndim - lanes) if t.shape[-h.ndim - lanes] == 1 else None
+    t = t[(None,) * (h.ndim + trailing - t.ndim)]
+    return t.squeeze(-h.ndim - trailing) if t.shape[-h.ndim - trailing] == 1 else None

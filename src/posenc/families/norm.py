@@ -1,4 +1,4 @@
-"""The norm of a head before it rotates, as Qwen3 and Gemma 3 have it."""
+"""The norm of a head before it rotates, as in Qwen3 and Gemma 3."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from posenc.versions import WIDE_EPS
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """Divide a head by the root of its mean square, and multiply its lanes by learned factors.
+    """Divide a head by the root of its mean square, and multiply its dimensions by learned factors.
 
     Args:
         weight: (head_dim,) factors.
-        eps: Is added to the mean square.
+        eps: Added to the mean square.
         plus_one: The factors are 1 + weight, as in Gemma.
     """
 
@@ -33,24 +33,24 @@ def as_norm(who: str, name: str, given: Norm | nn.RMSNorm | None, x: Tensor) -> 
     """Return a norm for the heads of `x`.
 
     Raises:
-        TypeError: It is neither a Norm nor a torch.nn.RMSNorm with a weight.
-        ValueError: Its weight does not fit the heads.
+        TypeError: `given` is neither a Norm nor a torch.nn.RMSNorm with a weight.
+        ValueError: The weight does not fit the heads.
     """
     if given is None or isinstance(given, Norm):
         norm = given
     elif isinstance(given, nn.RMSNorm) and type(given).forward is nn.RMSNorm.forward and given.weight is not None:
-        # torch says that of the dtype and takes that of its arithmetic
+        # torch documents the eps of the dtype and uses that of its arithmetic
         wide = torch.promote_types(x.dtype, torch.float32) if WIDE_EPS else x.dtype
         eps = torch.finfo(wide).eps if given.eps is None else given.eps
         norm = Norm(given.weight, float(eps))
     else:
         raise TypeError(
-            f"{who}: {name} must be a posenc.Norm or a torch.nn.RMSNorm with a weight, which are formed in the "
-            f"precision of the rotation; got {type(given).__name__}. Call others before rotate."
+            f"{who}: {name} must be a posenc.Norm or a torch.nn.RMSNorm with a weight, which are computed in the "
+            f"precision of the rotation; got {type(given).__name__}. Call other norms before rotate."
         )
     if norm is not None and (norm.weight.shape != x.shape[-1:] or norm.weight.device != x.device):
         raise ValueError(
-            f"{who}: {name} must have one factor for each lane of a head, on its device; got a weight of shape "
-            f"{tuple(norm.weight.shape)} on {norm.weight.device} for heads of {x.shape[-1]} lanes on {x.device}."
+            f"{who}: {name} must have one factor for each dimension of a head, on its device; got a weight of shape "
+            f"{tuple(norm.weight.shape)} on {norm.weight.device} for head_dim={x.shape[-1]} on {x.device}."
         )
     return norm

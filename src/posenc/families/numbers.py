@@ -1,4 +1,4 @@
-"""Numbers: those of constructors, checked, and what is learned or exact in a dtype in which arithmetic stays right."""
+"""Numbers: constructors' numbers, checked, and tensors in a dtype that is precise enough for arithmetic."""
 
 import math
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ _SMALLEST, _LARGEST = 1e-30, 1e30  # sizes whose products with tokens stay withi
 
 
 def number(who: str, name: str, value: Any) -> float:
-    """Return a constructor's number as a float; an integer that no float holds is infinite.
+    """Return a constructor's number as a float; an integer too large for a float becomes infinite.
 
     Raises:
-        TypeError: It is no number; True and "8" are none.
+        TypeError: It is not a number; True and "8" are not.
 
     >>> number("RoPE", "base", 10000)
     10000.0
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{who}: {name} must be a number; got {name}={short(value)}.")
-    given: Any = value  # comparable, as every real number
+    given: Any = value  # every Real is comparable
     try:
         return float(given)
     except OverflowError:
@@ -36,7 +36,7 @@ def finite(who: str, name: str, value: Any) -> float:
     """Return a constructor's finite number as a float.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is infinite or NaN.
     """
     checked = number(who, name, value)
@@ -49,8 +49,8 @@ def size(who: str, name: str, value: Any) -> float:
     """Return a constructor's size, a finite number above zero, as a float.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is zero, negative, infinite or NaN, or so small or large that products in float32 are lost.
+        TypeError: It is not a number.
+        ValueError: It is zero, negative, infinite or NaN, or so small or large that float32 loses its products.
     """
     checked = number(who, name, value)
     if not 0 < checked < math.inf:
@@ -64,10 +64,10 @@ def size(who: str, name: str, value: Any) -> float:
 
 
 def entries(who: str, name: str, values: Any) -> list[Any]:
-    """Return the entries of a constructor's list, which may be a tensor or an array too.
+    """Return the entries of a constructor's list, tensor or array.
 
     Raises:
-        TypeError: It is none; a string is none, and a set has no order.
+        TypeError: It is none of these; a string is not a list, and a set has no order.
     """
     found = values
     if isinstance(values, Tensor):
@@ -82,7 +82,7 @@ def numbers(who: str, name: str, values: Any) -> tuple[float, ...]:
     """Return the entries of a constructor's list of numbers as floats.
 
     Raises:
-        TypeError: It is no list, or an entry is no number.
+        TypeError: It is not a list, or an entry is not a number.
 
     >>> numbers("RoPE", "inv_freq", torch.tensor([1.0, 0.5]))
     (1.0, 0.5)
@@ -91,15 +91,15 @@ def numbers(who: str, name: str, values: Any) -> tuple[float, ...]:
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """Return what autocast casts to on a device, or None where it is off or unknown (as on meta)."""
-    known = device.type in ("cpu", "cuda") or torch.amp.is_autocast_available(device.type)  # compilers know the first
+    """Return the dtype that autocast casts to on a device, or None if it is off or unknown (as on meta)."""
+    known = device.type in ("cpu", "cuda") or torch.amp.is_autocast_available(device.type)  # compilers trace the first
     if known and torch.is_autocast_enabled(device.type):
         return torch.get_autocast_dtype(device.type)
     return None
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which autocast rounds nothing behind our back."""
+    """Return a context in which autocast is off."""
     return nullcontext() if autocast_dtype(device) is None else torch.autocast(device.type, enabled=False)
 
 

@@ -1,4 +1,4 @@
-"""What several families share: own frequencies, a known length, a budget; mixed into a family."""
+"""Mix-ins for several families: own frequencies, a known length, a memory budget."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -14,50 +14,50 @@ from posenc.config.values import short
 from posenc.encoding import Encoding, Placed, Pos
 from posenc.families.numbers import numbers, size, wide_parameter
 
-# frequencies of a user's own: numbers, or a function of the indices 0, 1, ..
+# a user's own frequencies: numbers, or a function of the indices 0, 1, ..
 Given = Tensor | np.ndarray | Sequence[float] | Callable[[Tensor], Tensor]
-LONGEST = 10**12  # positions that a text may have
+LONGEST = 10**12  # the most positions of a text
 
 
 def check_word(who: str, option: str, word: Any, *allowed: str) -> None:
-    """Raise unless a constructor's word is one of those that are allowed.
+    """Raise unless a constructor's word is allowed.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The word is not one of `allowed`.
     """
     if not isinstance(word, str) or word not in allowed:
         raise ValueError(f"{who}: {option} must be {' or '.join(map(repr, allowed))}; got {short(word)}.")
 
 
 class OwnFrequencies(Encoding):
-    """Frequencies by formula, given, or learned, as those of `Sinusoidal` and `RoPE`; mixed into a family.
+    """Frequencies by formula, given, or learned, as in `Sinusoidal` and `RoPE`; mixed into a family.
 
-    Learned ones are a parameter in float32 or wider, whatever the module is cast to: in half
-    precision, angles would be garbage after a thousand positions.
+    Learned frequencies are a parameter in float32 or wider, whatever the module is cast to: in half precision, angles
+    would be useless after a thousand positions.
     """
 
     keeps_float32 = True
 
     def formula(self) -> Float64[Tensor, " n"]:
-        """Return radians per position as the paper has them."""
+        """Return radians per position by the paper's formula."""
         raise NotImplementedError(f"{self.name} must define formula().")
 
     def inv_freqs(self) -> Float64[Tensor, " n"]:
-        """Return radians per position as they stand."""
+        """Return the current radians per position."""
         return self.inv_freq.double() if isinstance(self.inv_freq, Tensor) else self._start()
 
     def options(self) -> dict[str, Any]:
-        """Return the constructor's arguments; inv_freq as it was given, not as it was learned."""
+        """Return the constructor's arguments; inv_freq as given, not as learned."""
         return super().options() | {"inv_freq": self._given}
 
     def reset_parameters(self) -> None:
-        """Set learned frequencies back to where they start."""
+        """Set learned frequencies to their initial values."""
         if isinstance(self.inv_freq, Tensor):
             with torch.no_grad():
                 self.inv_freq.copy_(self._start())
 
     def _set_frequencies(self, n: int, inv_freq: Given | None, trainable: bool) -> None:
-        if not isinstance(trainable, bool):  # "no" is true
+        if not isinstance(trainable, bool):  # "no" would be truthy
             raise TypeError(f"{self.name}: trainable must be True or False; got trainable={short(trainable)}.")
         self._given = None
         if inv_freq is not None:
@@ -74,7 +74,7 @@ class OwnFrequencies(Encoding):
 
 
 class Scaled(Encoding):
-    """A gain of the lanes that turn and a factor of all scores, as scalings of rotations have; mixed into a family."""
+    """A gain of the rotated dimensions and a factor on all scores, as in scaled rotations; mixed into a family."""
 
     def gain(self) -> float:
         """Return attention_factor."""
@@ -90,18 +90,18 @@ class Scaled(Encoding):
 
 
 class OfLength(Encoding):
-    """An encoding whose meaning depends on the current length, which `resolve` gives it; mixed into a family.
+    """An encoding that depends on the current length, which `resolve` sets; mixed into a family.
 
-    The length is an option, so that a resolved encoding says what it was resolved for and stays as it is.
+    The length is an option, so a resolved encoding shows the length that it was resolved for and does not change.
     """
 
     length: int | None
 
     def resolve(self, seq_len: int) -> Encoding:
-        """Return the encoding for one length; itself where the length is given already."""
+        """Return the encoding for one length; itself if it has a length."""
         if self.length is not None:
             return self
-        twin = copy.copy(self)  # shares what is learned
+        twin = copy.copy(self)  # shares the parameters
         twin._set_length(seq_len)
         return twin
 
@@ -109,12 +109,12 @@ class OfLength(Encoding):
         """Return the length.
 
         Raises:
-            ValueError: There is none yet.
+            ValueError: No length is set yet.
         """
         if self.length is None:
             raise ValueError(
-                f"{self.name}: depends on the length of the sequence, and was placed before it knows that; got "
-                "length=None. Call resolve(seq_len) and use what it returns, or construct it with length=."
+                f"{self.name}: depends on the length of the sequence and cannot be placed before the length is known; "
+                "got length=None. Call resolve(seq_len) and use the result, or construct it with length=."
             )
         return self.length
 
@@ -127,16 +127,16 @@ class OfLength(Encoding):
 
 
 class Budgeted(Encoding):
-    """An encoding that makes tables of positions, and refuses to fill a machine with them; mixed into a family."""
+    """An encoding that makes tables of positions and limits their memory; mixed into a family."""
 
-    table_budget: ClassVar[int] = 16 * 2**30  # bytes of tables above which `place` refuses; yours to set
+    table_budget: ClassVar[int] = 16 * 2**30  # bytes of tables above which `place` raises; you may set it
 
     def _afford(self, n_bytes: int) -> None:
-        # a length that a compiler or an exporter leaves open is no number, and a comparison would bound it
+        # a compiler or an exporter may leave a length open, and a comparison would bound it
         if not torch.compiler.is_compiling() and n_bytes > self.table_budget:
             raise ValueError(
                 f"{self.name}: tables of positions must fit into table_budget={self.table_budget / 2**30:.3g} GiB; "
-                f"these positions would take {n_bytes / 2**30:.3g} GiB. Place fewer at a time, or set "
+                f"these positions would need {n_bytes / 2**30:.3g} GiB. Place fewer at a time, or set "
                 f"{self.name}.table_budget to more bytes."
             )
 
@@ -155,22 +155,22 @@ class ReadsTokens(Encoding):
         past: Placed | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Placed:
-        """Read tokens (batch, seq_len, d_model) on from where `past` ended; positions get their batch.
+        """Read tokens (batch, seq_len, d_model), continuing after `past`; positions get their batch.
 
         Raises:
             TypeError: There are no tokens.
-            ValueError: They have another shape than positions and d_model say.
+            ValueError: The tokens' shape does not match the positions and d_model.
         """
         pos = self._check(pos, dtype)
         if x is None:
             raise TypeError(
-                f"{self.name}: reads the tokens, so positions alone are not enough; got x=None. Pass place(pos, x), "
-                "x the input of the attention layer."
+                f"{self.name}: reads the tokens, so positions are not enough; got x=None. Pass place(pos, x), where x "
+                "is the input of the attention layer."
             )
         if x.ndim != 3 or x.shape[-1] != self.d_model or x.shape[1] != pos.shape[-1]:
             raise ValueError(
-                f"{self.name}: x must be (batch, seq_len={pos.shape[-1]}, d_model={self.d_model}), as positions and "
-                f"weights are; got {tuple(x.shape)}."
+                f"{self.name}: x must be (batch, seq_len={pos.shape[-1]}, d_model={self.d_model}), to match the "
+                f"positions and weights; got {tuple(x.shape)}."
             )
         batch = torch.broadcast_shapes(x.shape[:2], pos.shape)
         pos = pos.expand(batch)

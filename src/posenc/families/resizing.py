@@ -1,6 +1,6 @@
-"""Learned tables for another size: the rules by which programs interpolate them, by name.
+"""Learned tables resized to another size: the interpolation rules of programs, by name.
 
-All of them work in float32 or wider and return the table's own dtype.
+All rules compute in float32 or wider and return the table's own dtype.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from posenc.families.numbers import wide
 
 Rule = str | Mapping[str, Any]
 # Arguments of torch's interpolate, as these programs pass them. `offset` is added to the new size before it is divided
-# by the old one, so that what is sampled are not the centres of the new cells.
+# by the old one, so the sampling points are not the centres of the new cells.
 RULES_2D: dict[str, dict[str, Any]] = {
     "timm": {"mode": "bicubic", "antialias": True},  # resample_abs_pos_embed; OpenCLIP
     "transformers": {"mode": "bicubic"},  # ViT, DINOv2, CLIP, SigLIP
@@ -42,7 +42,7 @@ def resized_image(
         ValueError: The rule is unknown.
     """
     given = dict(_found(rule, RULES_2D, ("bicubic", "bilinear", "nearest", "nearest-exact", "area"), who))
-    if size == wanted:  # as these programs do, where an offset would shift it
+    if size == wanted:  # as these programs do; an offset would shift the table
         return table.detach().clone()
     image = wide(table.detach()).T.unflatten(-1, size)[None]
     if offset := given.pop("offset", 0.0):
@@ -51,7 +51,7 @@ def resized_image(
         given["size"] = wanted
     scaled = F.interpolate(image, **given)
     if scaled.shape[-2:] != wanted:
-        raise ValueError(f"{who}: an offset must leave the size {wanted} as it is; got offset={offset}. Pass 0.1.")
+        raise ValueError(f"{who}: an offset must keep the size {wanted}; got offset={offset}. Pass 0.1.")
     return scaled[0].flatten(1).T.to(table)
 
 
@@ -62,7 +62,7 @@ def resized_differences(table: Tensor, size: tuple[int, int], wanted: tuple[int,
 
 
 def resized_rows(table: Float[Tensor, "rows n"], wanted: int, rule: Rule, who: str) -> Float[Tensor, "wanted n"]:
-    """Return a table of so many vectors in a row, interpolated along it.
+    """Return a one-dimensional table of `wanted` vectors, interpolated along it.
 
     Raises:
         ValueError: The rule is unknown.
@@ -75,7 +75,7 @@ def resized_rows(table: Float[Tensor, "rows n"], wanted: int, rule: Rule, who: s
 
 
 def _in_steps(rows: Tensor, wanted: int) -> Tensor:
-    """Put row i of the new table at i * old / new, and continue behind the last row as before it."""
+    """Put row i of the new table at i * old / new, and extrapolate linearly beyond the last row."""
     places = torch.arange(wanted, dtype=torch.float64, device="cpu") * len(rows) / wanted
     below = places.floor().clamp(max=max(len(rows) - 2, 0)).long()
     share = (places - below).to(rows)[:, None]
@@ -90,6 +90,6 @@ def _found(rule: Rule, rules: Mapping[str, dict[str, Any]], modes: tuple[str, ..
         return dict(rule)
     raise ValueError(
         f"{who}: rule must be {', '.join(map(repr, rules))}, or a mapping of {', '.join(_READ)} whose mode is one of "
-        f"{', '.join(modes)}; got {short(rule)}. They are different definitions: take that of the program which the "
+        f"{', '.join(modes)}; got {short(rule)}. The rules give different tables: use the rule of the program that the "
         "table came from."
     )

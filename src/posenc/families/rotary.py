@@ -1,4 +1,4 @@
-"""What turns queries and keys, each by its own position."""
+"""Encodings that rotate queries and keys, each by its own position."""
 
 import copy
 import inspect
@@ -19,29 +19,28 @@ from posenc.families.options import Budgeted
 
 
 class Rotary(Budgeted):
-    """An encoding that turns pairs of lanes; its author writes `frequencies()`.
+    """An encoding that rotates pairs of dimensions; its author writes `frequencies()`.
 
-    Angles are formed in float64 and rounded after cosine and sine. `gain()` multiplies the turned
-    lanes of q and of k (scores get its square); `amplitude(pos)` does so by position, with its
-    inverse on keys (xPos). Where `n_kv_heads` is set, each key head has frequencies of its own, and the
-    queries of its group share them.
+    Angles are computed in float64 and rounded after cosine and sine. `gain()` multiplies the rotated dimensions of q
+    and of k (scores get its square). `amplitude(pos)` multiplies queries by position and divides keys (xPos). Where
+    `n_kv_heads` is set, each key head has its own frequencies, and the queries of its group share them.
 
     Args:
-        head_dim: Lanes of one head.
-        rotary_dim: How many of them turn; None means all.
-        rotary_side: "first" or "last": which ones.
-        pairing: "half" (lane k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
+        head_dim: Dimensions of one head.
+        rotary_dim: Number of dimensions that rotate; None means all.
+        rotary_side: "first" or "last": which dimensions rotate.
+        pairing: "half" (dimension k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
     """
 
     family = "rotary"
     n_kv_heads: int | None = None
-    _overridden: ClassVar[bool]  # whether a subclass turns by more than cosines and sines
+    _overridden: ClassVar[bool]  # whether a subclass does more than rotate by cosines and sines
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Note what a subclass overrides."""
+        """Record whether a subclass overrides the rotation."""
         super().__init_subclass__(**options)
-        own = Rotary.rotate_q, Rotary.rotate_k, Rotary._turn
-        cls._overridden = (cls.rotate_q, cls.rotate_k, cls._turn) != own
+        own = Rotary.rotate_q, Rotary.rotate_k, Rotary._rotate
+        cls._overridden = (cls.rotate_q, cls.rotate_k, cls._rotate) != own
 
     def __init__(
         self,
@@ -57,13 +56,13 @@ class Rotary(Budgeted):
         if rotary_dim is None and head_dim % 2:
             some = head_dim > 2 and "rotary_dim" in inspect.signature(type(self)).parameters
             raise ValueError(
-                f"{self.name}: head_dim must be even, because lanes turn in pairs; got head_dim={head_dim}."
-                + (f" Pass rotary_dim={head_dim - 1} to turn the first {head_dim - 1}." if some else "")
+                f"{self.name}: head_dim must be even, because dimensions rotate in pairs; got head_dim={head_dim}."
+                + (f" Pass rotary_dim={head_dim - 1} to rotate the first {head_dim - 1}." if some else "")
             )
         if width % 2 or not 2 <= width <= head_dim:
             raise ValueError(
-                f"{self.name}: rotary_dim must be even and between 2 and head_dim={head_dim}, because lanes "
-                f"turn in pairs; got rotary_dim={width}."
+                f"{self.name}: rotary_dim must be even and between 2 and head_dim={head_dim}, because dimensions "
+                f"rotate in pairs; got rotary_dim={width}."
             )
         choices = {
             "pairing": (pairing, ("half", "interleaved")),
@@ -81,20 +80,20 @@ class Rotary(Budgeted):
         raise NotImplementedError(f"{self.name} must define frequencies().")
 
     def gain(self) -> float:
-        """Return what multiplies the turned lanes of q and of k."""
+        """Return the factor on the rotated dimensions of q and of k."""
         return 1.0
 
     def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch n"] | None:
-        """Return what multiplies queries by position and divides keys, for each pair or for all, or None."""
+        """Return the factor that multiplies queries by position and divides keys, per pair or for all, or None."""
         return None
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Compute the tables: (cos, sin), or those of q and then those of k where they differ.
+        """Compute the tables: (cos, sin), or those of q followed by those of k if they differ.
 
         Raises:
-            ValueError: They would take more than `table_budget` bytes.
+            ValueError: The tables would need more than `table_budget` bytes.
         """
-        changes = type(self).amplitude is not Rotary.amplitude  # asked only then: not every device has float64
+        changes = type(self).amplitude is not Rotary.amplitude  # called only then: some devices have no float64
         numbers = math.prod(pos.shape) // self.n_axes * (self.n_kv_heads or 1) * self.rotary_dim
         self._afford(numbers * dtype.itemsize * (2 if changes else 1))
         tables = self._of_angles(pos, dtype, self.gain())
@@ -106,9 +105,9 @@ class Rotary(Budgeted):
         return tables
 
     def _of_angles(self, pos: Pos, dtype: torch.dtype, gain: float) -> tuple[Tensor, ...]:
-        """Return cosines and sines times a gain, with a dimension of heads where those have their own."""
+        """Return cosines and sines times a gain, with a dimension of heads if heads have their own frequencies."""
         inv_freq = self.frequencies()
-        if inv_freq.ndim == 3:  # heads: one wide table, of which each has a part
+        if inv_freq.ndim == 3:  # heads: compute one wide table and split it
             inv_freq = inv_freq.movedim(0, 1).flatten(1)
         tables = tabulate(pos, inv_freq, dtype=dtype, gain=gain)
         if self.n_kv_heads is None:
@@ -116,12 +115,12 @@ class Rotary(Budgeted):
         return tuple(t.unflatten(-1, (-1, self.rotary_dim // 2)) for t in tables)
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Turn queries by their own positions."""
-        return self._turn(q, placed.parts[:2])
+        """Rotate queries by their own positions."""
+        return self._rotate(q, placed.parts[:2])
 
     def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
-        """Turn keys by their own positions."""
-        return self._turn(k, placed.parts[-2:])
+        """Rotate keys by their own positions."""
+        return self._rotate(k, placed.parts[-2:])
 
     def rotate(
         self,
@@ -136,40 +135,41 @@ class Rotary(Budgeted):
         k_norm: Norm | nn.RMSNorm | None = None,
         backend: str = "auto",
     ) -> tuple[Tensor, Tensor]:
-        """Turn queries and keys in one call, in memory of any strides whose lanes lie side by side.
+        """Rotate queries and keys in one call, in memory of any strides whose last dimension is contiguous.
 
-        Arithmetic is that of the tables, float32 or wider, and is rounded once. Backwards is the transposed turn, for
-        which nothing but the tables is kept.
+        The arithmetic has the tables' precision, float32 or wider, and rounds once. The backward pass is the transposed
+        rotation, for which only the tables are saved.
 
         Args:
             q: Queries (batch, n_heads, q_len, head_dim).
             k: Keys (batch, n_kv_heads, k_len, head_dim), of the same dtype on the same device.
             placed: Positions of the queries, and of the keys unless `k_placed` is given.
             k_placed: Positions of the keys.
-            inverse: Turn back.
-            out: Tensors to write into, as the slots of a cache; they may be q and k. Of another dtype they cost a copy.
-            q_norm: What normalises each head of q before it turns, without rounding in between (Qwen3, Gemma 3).
+            inverse: Rotate back.
+            out: Tensors to write into, for example the slots of a cache; they may be q and k. Another dtype costs a
+                copy.
+            q_norm: Norm of each head of q before it rotates, without rounding in between (Qwen3, Gemma 3).
             k_norm: The same for k.
-            backend: "auto", "formula", "blocked" (torch alone), "numba" (the extra `fast`) or "triton". What is
-                compiled, traced, transformed or has learned frequencies takes the formula.
+            backend: "auto", "formula", "blocked" (torch only), "numba" (the extra `fast`) or "triton". Compiled, traced
+                or transformed calls and learned frequencies use the formula.
 
         Raises:
-            TypeError: q and k differ in dtype, or are not floating.
-            ValueError: Shapes do not fit, q and k are on two devices, `out` overlaps, or the backend refuses.
+            TypeError: q and k differ in dtype, or are not floating-point.
+            ValueError: Shapes do not match, q and k are on two devices, `out` overlaps, or the backend refuses.
         """
         k_placed = placed if k_placed is None else k_placed
         self._check_both(q, k, placed, k_placed)
         if self._overridden or inverse:
             if (q_norm, k_norm, backend) != (None, None, "auto"):
                 raise ValueError(
-                    f"{self.name}: q_norm, k_norm and backend are for turning forwards by cosines and sines alone; "
+                    f"{self.name}: q_norm, k_norm and backend apply only to a plain forward rotation; "
                     "apply norms before rotate and leave backend out."
                 )
             return super().rotate(q, k, placed, k_placed, inverse=inverse, out=out)
         if q_norm is not None or k_norm is not None:
             wide = self._normalised("q_norm", q_norm, q, placed), self._normalised("k_norm", k_norm, k, k_placed)
-            turned = self.rotate(*wide, placed, k_placed, out=out, backend=backend)
-            return turned if out is not None else (turned[0].to(q.dtype), turned[1].to(q.dtype))
+            rotated = self.rotate(*wide, placed, k_placed, out=out, backend=backend)
+            return rotated if out is not None else (rotated[0].to(q.dtype), rotated[1].to(q.dtype))
         if out is not None:
             check_out(self.name, (q, k), out)
             if (out[0].dtype, out[1].dtype) != (q.dtype, k.dtype):  # a cache of another precision
@@ -179,8 +179,8 @@ class Rotary(Budgeted):
         q_tables = self._tables(placed.parts[:2])
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
-        rotated = kernels.turn_all((q, k), tables, way, out=out, who=type(self).__name__)
-        return rotated[0], rotated[1]
+        written = kernels.rotate_all((q, k), tables, way, out=out, who=type(self).__name__)
+        return written[0], written[1]
 
     def _normalised(self, name: str, given: Norm | nn.RMSNorm | None, x: Tensor, placed: Placed) -> Tensor:
         norm, wide = as_norm(self.name, name, given, x), torch.promote_types(x.dtype, placed.parts[0].dtype)
@@ -189,10 +189,10 @@ class Rotary(Budgeted):
     def rotate_(
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed | None = None, *, backend: str = "auto"
     ) -> None:
-        """Turn q and k in place; under no_grad, since autograd needs what they were.
+        """Rotate q and k in place; under no_grad, since autograd needs the original values.
 
         Raises:
-            ValueError: Autograd follows one of them, one is expanded or overlaps itself or the other, or the backend
+            ValueError: One of them requires gradients, one is expanded or overlaps itself or the other, or the backend
                 refuses.
         """
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
@@ -200,7 +200,7 @@ class Rotary(Budgeted):
                 f"{self.name}: rotate_ overwrites q and k, which their gradients need; "
                 "call it under torch.no_grad(), or use rotate."
             )
-        if backend == "auto":  # what a subclass overrides need not know of backends
+        if backend == "auto":  # a subclass's own rotate need not accept backend
             self.rotate(q, k, placed, k_placed, out=(q, k))
         else:
             self.rotate(q, k, placed, k_placed, out=(q, k), backend=backend)
@@ -222,13 +222,13 @@ class Rotary(Budgeted):
                 f"positions on {placed.pos.device}. Move them to one before place and rotate."
             )
 
-    def _turn(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
+    def _rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         check_lanes(self.name, x, self.head_dim)
         check_heads(self.name, x, tables[0].shape[: -1 if self.n_kv_heads is None else -2])
         if self.n_kv_heads is not None:
             check_groups(self.name, x, self.n_kv_heads)
         cos, sin = self._tables(tables)
-        return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
+        return kernels.rotate(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
 
     def _tables(self, tables: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Return tables (seq, n_pairs), or with heads before the sequence (..., heads or 1, seq, n_pairs)."""
@@ -238,10 +238,10 @@ class Rotary(Budgeted):
         return (cos, sin) if cos.ndim == 2 else (cos.unsqueeze(-3), sin.unsqueeze(-3))
 
     def of_slice(self) -> "Rotary":
-        """Return the same turn for a tensor that holds the lanes that turn and no others.
+        """Return the same rotation for a tensor that holds only the dimensions that rotate.
 
-        In multi-head latent attention (DeepSeek) all heads share one such slice of the keys: it is turned once and
-        cached as it is, beside what the keys' other lanes are made of. Learned frequencies are shared.
+        In multi-head latent attention (DeepSeek) all heads share one such slice of the keys. It is rotated once and
+        cached, next to the latent vector that gives the keys' other dimensions. Learned frequencies are shared.
 
         >>> from posenc.encodings import RoPE
         >>> keys = RoPE(head_dim=192, rotary_dim=64, rotary_side="last").of_slice()
@@ -255,7 +255,7 @@ class Rotary(Budgeted):
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         def back(x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
             cos, sin = tables
-            square = cos**2 + sin**2  # of gain and amplitude: turn back by the transpose, divided by it
-            return self._turn(x, (cos / square, -sin / square))
+            square = cos**2 + sin**2  # of gain and amplitude: rotate back by the transpose and divide by it
+            return self._rotate(x, (cos / square, -sin / square))
 
         return back(q, placed.parts[:2]), back(k, k_placed.parts[-2:])

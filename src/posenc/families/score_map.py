@@ -1,4 +1,4 @@
-"""What makes other scores of whole rows of them, before mask and softmax."""
+"""Encodings that map whole rows of scores to other scores, before mask and softmax."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -7,10 +7,10 @@ from posenc.encoding import Encoding, Placed
 
 
 class ScoreMap(Encoding):
-    """An encoding that maps the scores of all keys of a query to others; its author writes `rescore`.
+    """An encoding that maps the scores of all keys of a query to other scores; its author writes `rescore`.
 
-    Scores come scaled and with all biases, and rows are whole: every key that the query may see is there. So only
-    attention that forms them can run it, the reference and blocks of queries.
+    Scores arrive scaled and with all biases. Rows are complete: they contain every key that the query may attend to.
+    So only attention that forms whole rows supports it: the reference and blocks of queries.
     """
 
     family = "score_map"
@@ -25,14 +25,14 @@ class ScoreMap(Encoding):
         k_placed: Placed,
         mask: Bool[Tensor, "..."] | None,
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
-        """Return other scores in the precision of those that are given.
+        """Return the new scores in the precision of the given ones.
 
         Args:
-            scores: Scaled, and with all biases.
-            q: Queries as they were before any turn.
-            k: The same for keys.
-            placed: What `place` made of the queries' positions.
-            k_placed: The same for the keys.
-            mask: True where attention is allowed, broadcastable to the scores; None where it is everywhere.
+            scores: Scaled scores with all biases.
+            q: Queries before any rotation.
+            k: Keys before any rotation.
+            placed: The queries' positions, from `place`.
+            k_placed: The keys' positions, from `place`.
+            mask: True where attention is allowed, broadcastable to the scores; None if it is allowed everywhere.
         """
         raise NotImplementedError(f"{self.name} must define rescore(scores, q, k, placed, k_placed, mask).")

@@ -1,4 +1,4 @@
-"""What rotates values, each by its own position, and outputs back by those of their queries."""
+"""Encodings that rotate values, each by its own position, and outputs back by those of their queries."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from posenc.families.rotary import Rotary
 
 
 class ValueRotary(Encoding):
-    """An encoding that rotates values as a rotary one does keys, and outputs back; its author gives that one.
+    """An encoding that rotates values as a rotary encoding rotates keys, and outputs back; its author passes that one.
 
-    What a query gets of a key's value then depends on the difference of their positions, while scores see none.
+    A value's contribution then depends on the difference of the positions, while scores have no position.
 
     Args:
-        rope: What rotates. It keeps the length of vectors, since outputs rotate back by the transpose.
+        rope: The rotation. It must keep the length of vectors, since outputs rotate back by the transpose.
 
     Raises:
-        ValueError: It has a gain, or lengths that depend on the position.
+        ValueError: The rotation has a gain, or an amplitude that depends on the position.
     """
 
     family = "values"
@@ -29,7 +29,7 @@ class ValueRotary(Encoding):
         super().__init__()
         if rope.gain() != 1.0 or type(rope).amplitude is not Rotary.amplitude:
             raise ValueError(
-                f"{self.name}: what rotates must keep the length of vectors, because outputs rotate back by the "
+                f"{self.name}: the rotation must keep the length of vectors, because outputs rotate back by the "
                 f"transpose; got {rope!r}. Leave the gain to the rotation of q and k."
             )
         self.rope, self.n_axes = rope, rope.n_axes
@@ -39,7 +39,7 @@ class ValueRotary(Encoding):
         return self.rope.frequencies()
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Compute (cos, sin), the tables of what rotates."""
+        """Compute (cos, sin), the tables of the rotation."""
         return self.rope.parts(pos, x, past, dtype)
 
     def rotate_v(
@@ -48,7 +48,7 @@ class ValueRotary(Encoding):
         """Rotate values by their own positions.
 
         Raises:
-            ValueError: They have another width than head_dim, or are not as many as positions.
+            ValueError: Their width is not head_dim, or their number is not that of the positions.
         """
         return self._rotate("v", v, *placed.parts)
 
@@ -58,16 +58,16 @@ class ValueRotary(Encoding):
         """Rotate outputs back by the positions of their queries.
 
         Raises:
-            ValueError: They have another width than head_dim, or are not as many as positions.
+            ValueError: Their width is not head_dim, or their number is not that of the positions.
         """
         cos, sin = placed.parts
         return self._rotate("out", out, cos, -sin)
 
     def reset_parameters(self) -> None:
-        """Draw anew what the rotation learns."""
+        """Reset the parameters of the rotation."""
         self.rope.reset_parameters()
 
     def _rotate(self, what: str, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         check_lanes(self.name, x, self.rope.head_dim, what)
         check_heads(self.name, x, cos.shape[: -1 if self.rope.n_kv_heads is None else -2], what)
-        return self.rope._turn(x, (cos, sin))
+        return self.rope._rotate(x, (cos, sin))

@@ -1,4 +1,4 @@
-"""What tables of an image's rows and columns share: sizes checked, differences looked up, tables replaced."""
+"""Tables of an image's rows and columns: check sizes, look up differences, replace tables."""
 
 import copy
 from typing import Any, TypeVar
@@ -27,10 +27,10 @@ def rows_and_columns(encoding: Encoding, option: str, size: Any) -> tuple[int, i
 
 
 def refuse_outside(inside: Bool[Tensor, "..."], who: str, size: tuple[int, int], advice: str) -> None:
-    """Raise if a difference of rows or columns is not in a table, where looking costs nothing.
+    """Raise if a difference of rows or columns is not in a table; only where reading the values costs nothing.
 
     Raises:
-        ValueError: One is not.
+        ValueError: A difference is outside the table.
     """
     if positions.may_look(inside) and not inside.all():
         raise ValueError(
@@ -40,12 +40,12 @@ def refuse_outside(inside: Bool[Tensor, "..."], who: str, size: tuple[int, int],
 
 
 def reached(differences: tuple[Tensor, Tensor], size: tuple[int, int]) -> Bool[Tensor, "..."]:
-    """Tell which pairs are so near in rows and in columns that a table made for `size` holds them."""
+    """Return which pairs are close enough in rows and in columns for a table made for `size`."""
     return (differences[0].abs() < size[0]) & (differences[1].abs() < size[1])
 
 
 def cell(differences: tuple[Tensor, Tensor], size: tuple[int, int]) -> Tensor:
-    """Number differences (query minus key) as a table of (2 rows - 1) x (2 columns - 1) does, the lowest first."""
+    """Return the index of each difference, query minus key, in a table (2 rows - 1) x (2 columns - 1), lowest first."""
     (rows, columns), (down, right) = size, differences
     return (down.long() + rows - 1) * (2 * columns - 1) + right.long() + columns - 1
 

@@ -1,7 +1,7 @@
 """Frequencies of sinusoids and rotations: pure functions from parameters to radians per position.
 
-All results are float64: an angle is a frequency times a position that may be in the millions,
-and is rounded only after its cosine and sine are taken.
+All results are float64: an angle is a frequency times a position that may be in the millions, and is rounded only
+after its cosine and sine are computed.
 """
 
 from posenc.frequencies.basic import Given, check_base, geometric, given

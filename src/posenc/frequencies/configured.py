@@ -1,4 +1,4 @@
-"""Frequencies of a model, from its configuration and the pure scalings."""
+"""The frequencies of a model, computed from its configuration."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +13,15 @@ _LONGEST = 10**12
 
 @dataclass(frozen=True, eq=False)
 class Frequencies:
-    """How a model turns queries and keys.
+    """The rotation of a model's queries and keys.
 
     Args:
-        inv_freq: Radians per position, one a pair of lanes, (n_pairs,) in float64.
-        gain: What multiplies the rotated lanes of q and of k, so that their scores get its square; Hugging Face's
+        inv_freq: Radians per position, one per pair of dimensions, (n_pairs,) in float64.
+        gain: The factor on the rotated dimensions of q and of k, so scores get its square; Hugging Face's
             attention_scaling, which multiplies cos and sin.
-        score_factor: What multiplies all scores besides.
-        rotary_dim: How many lanes turn.
-        pairing: Which lanes turn together.
+        score_factor: An additional factor on all scores.
+        rotary_dim: How many dimensions rotate.
+        pairing: Which dimensions form a pair.
     """
 
     inv_freq: Array
@@ -43,14 +43,14 @@ def from_config(
     Args:
         source: A configuration, as for `config.read`.
         layer_type: The kind of layer, as for `config.rotary`.
-        pairing: Which lanes turn together; None takes what the model type does.
-        seq_len: The length of the text in positions, on which LongRoPE's list and dynamic NTK's base depend; None
-            takes a text that is no longer than those of training.
+        pairing: Which dimensions form a pair; None takes the pairing of the model type.
+        seq_len: The length of the text in positions, for LongRoPE's list and dynamic NTK's base; None means a text
+            within the trained length.
 
     Raises:
-        ValueError: As `config.rotary` does; the type of rotation is unknown, or the list that is needed is missing
-            or has another length than the pairs.
-        TypeError: As `config.rotary` does, or seq_len is no integer.
+        ValueError: As for `config.rotary`; or the rope_type is unknown, or a list of factors is missing or does not
+            have one entry per pair.
+        TypeError: As for `config.rotary`; or seq_len is no integer.
 
     >>> found = from_config({"model_type": "gptj", "head_dim": 256, "rotary_dim": 4, "rope_theta": 1e4})
     >>> found.inv_freq.tolist(), found.pairing
@@ -97,18 +97,18 @@ def _inv_freq(rotary: config.Rotary, seq_len: int | None) -> Array:
             ramp = {key: parameters[key] for key in ("beta_fast", "beta_slow", "truncate")}
             return scaling.yarn(width=width, base=base, factor=factor, original_max_len=original_max_len, **ramp)
         case "llama3":
-            turns = {key: parameters[key] for key in ("low_freq_factor", "high_freq_factor")}
-            return scaling.llama3(plain, factor=factor, original_max_len=original_max_len, **turns)
+            bounds = {key: parameters[key] for key in ("low_freq_factor", "high_freq_factor")}
+            return scaling.llama3(plain, factor=factor, original_max_len=original_max_len, **bounds)
         case "longrope":
             return scaling.longrope(plain, _factors(rotary, seq_len))
     raise ValueError(
-        f"from_config: rope_type must be one of those in transformers 5.23; got {rotary.rope_type[:60]!r}. "
+        f"from_config: rope_type must be one of transformers 5.23's; got {rotary.rope_type[:60]!r}. "
         f"Compute the frequencies and pass them as inv_freq."
     )
 
 
 def _stretch(rotary: config.Rotary) -> tuple[Any, Any]:
-    """Return factor and trained length: numbers wherever a type reads them, since what lacks them is refused."""
+    """Return factor and trained length, which config.rotary guarantees for the types that need them."""
     return rotary.factor, rotary.original_max_len
 
 
@@ -122,14 +122,14 @@ def _factors(rotary: config.Rotary, seq_len: int | None) -> tuple[float, ...]:
     factors: tuple[float, ...] = rotary.parameters.get(key, ())
     if len(factors) != rotary.rotary_dim // 2:
         raise ValueError(
-            f"from_config: {key} must have {rotary.rotary_dim // 2} entries, one a pair of lanes that turn; "
+            f"from_config: {key} must have {rotary.rotary_dim // 2} entries, one per rotated pair; "
             f"got {len(factors)}. Correct the file."
         )
     return factors
 
 
 def _gain(rotary: config.Rotary, seq_len: int | None) -> float:
-    """Return the stated attention factor, or what its scaling derives."""
+    """Return the attention factor of the configuration, or the default of its scaling."""
     parameters, (factor, original_max_len) = rotary.parameters, _stretch(rotary)
     key = "long_mscale" if _is_long(rotary, seq_len) else "short_mscale"
     if (stated := parameters.get(key, parameters.get("attention_factor"))) is not None:
@@ -145,7 +145,7 @@ def _gain(rotary: config.Rotary, seq_len: int | None) -> float:
 
 
 def _score_factor(rotary: config.Rotary) -> float:
-    """Return DeepSeek's factor of the softmax scale, which its attention applies besides the gain."""
+    """Return DeepSeek's factor on the softmax scale, which its attention applies in addition to the gain."""
     all_dim = rotary.parameters.get("mscale_all_dim")
     if not rotary.scales_scores or not all_dim or rotary.factor is None:
         return 1.0

@@ -1,6 +1,6 @@
-"""Golden vectors for ports: of every encoding, of one model's configuration, and the check of what a port wrote.
+"""Golden vectors for ports: of every encoding, or of one model's configuration, and the check of a port's files.
 
-Those of a configuration need no torch; those of every encoding and the check do, and import it when they are called.
+Those of a configuration need no torch; those of every encoding and the check import it when they are called.
 """
 
 from pathlib import Path
@@ -16,10 +16,10 @@ def write(out: str | Path) -> dict[str, Any]:
     """Write the golden vectors of every registered encoding and return the manifest.
 
     Args:
-        out: A new or empty directory, or one that `posenc golden` has written, whose vectors are replaced.
+        out: A new or empty directory, or an earlier output of `posenc golden`, whose vectors are replaced.
 
     Raises:
-        ValueError: The directory holds something else, or is none.
+        ValueError: The directory contains other files, or is not a directory.
     """
     from posenc.golden import encodings
 
@@ -27,18 +27,18 @@ def write(out: str | Path) -> dict[str, Any]:
 
 
 def check(directory: str | Path, against: str | Path, *, dtype: str | None = None) -> Any:
-    """Compare what a port wrote with the golden vectors of a configuration, and name what explains the difference.
+    """Compare a port's files with the golden vectors of a configuration, and name the fault behind a difference.
 
     Args:
-        directory: What `write_config` has written.
-        against: What the port wrote for these inputs: files of the same names. Those that are missing are not judged.
-        dtype: "float32" or "bfloat16", in which the port computes; None takes the dtype of each file.
+        directory: A directory written by `write_config`.
+        against: The port's arrays for these inputs, in files of the same names. Missing files are not judged.
+        dtype: "float32" or "bfloat16", the dtype in which the port computes; None uses the dtype of each file.
 
     Returns:
         A `posenc.verify.Report`.
 
     Raises:
-        ValueError: A directory holds no golden vectors of a configuration, or a file cannot be read.
+        ValueError: A directory contains no golden vectors of a configuration, or a file cannot be read.
     """
     from posenc.golden import checked
 

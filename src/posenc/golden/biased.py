@@ -1,4 +1,4 @@
-"""The check of slopes, biases and buckets that a port wrote."""
+"""The check of a port's slopes, biases and buckets."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ MISMATCH = {
 
 
 def judge(written: "Written") -> None:
-    """Judge each array by itself: by its numbers, and where they differ by the engine's questions to them."""
+    """Judge each array by its numbers and, if they differ, by the engine's questions to them."""
     found = written.findings
     found.definitions = list(dict.fromkeys([*found.definitions, written.layer["encoding"]]))
     for name, t in written.theirs.items():
@@ -50,12 +50,12 @@ def judge(written: "Written") -> None:
 
 
 def _seen(name: str, t: Array) -> Array:
-    """Return what a softmax sees: a bias less that of each query's own key."""
+    """Return the part that a softmax sees: a bias minus that of each query's own key."""
     return np.asarray(t - np.diagonal(t, 0, -2, -1)[..., None]) if name == "bias" else t
 
 
 def _asked(name: str, t: Array, written: "Written") -> Report | None:
-    """Return what the engine finds when it asks for what the port wrote; None where it has no question."""
+    """Return the engine's report on the port's array; None if the engine has no question about it."""
     options: Mapping[str, Any] = written.layer["options"]
     if written.layer["encoding"] == "t5":
         relative = written.golden["relative_positions"]
@@ -76,7 +76,7 @@ def _asked(name: str, t: Array, written: "Written") -> Report | None:
 
 def _lookup(rows: Mapping[int, float]) -> Callable[..., Any]:
     def bucket(relative_position: torch.Tensor) -> torch.Tensor:
-        """Return the rows of distances; a distance that is not there ends the table, so that fewer are asked."""
+        """Return the rows of distances; a missing distance ends the table, so that fewer are used."""
         listed = [rows[int(d)] for d in relative_position.flatten()]
         return torch.tensor(listed).long().reshape(relative_position.shape)
 
@@ -86,7 +86,7 @@ def _lookup(rows: Mapping[int, float]) -> Callable[..., Any]:
 def _slopes(t: Array) -> Callable[[int], Any]:
     def slopes(n_heads: int) -> Any:
         if n_heads != len(t):
-            raise NotAnsweredError("the port wrote slopes of one number of heads")
+            raise NotAnsweredError("the port has slopes for only one number of heads")
         return t.tolist()
 
     return slopes
@@ -95,7 +95,7 @@ def _slopes(t: Array) -> Callable[[int], Any]:
 def _bias(t: Array) -> Callable[[int, int, int], Any]:
     def bias(heads: int, q_len: int, kv_len: int) -> Any:
         if heads != len(t) or kv_len > t.shape[2]:
-            raise NotAnsweredError("the port wrote a bias of one number of heads and few keys")
+            raise NotAnsweredError("the port has a bias for only one number of heads and few keys")
         return torch.from_numpy(t[:, kv_len - q_len : kv_len, :kv_len].copy())
 
     return bias

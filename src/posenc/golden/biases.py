@@ -1,4 +1,4 @@
-"""The arrays of one kind of layer whose positions enter by ALiBi or by T5's buckets."""
+"""The arrays of one kind of layer with ALiBi or T5's buckets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,21 +10,21 @@ from posenc.definitions.bias import alibi, t5
 
 Array = NDArray[Any]
 LENGTH = 16  # queries and keys of one text
-REACH = 512  # distances on each side that are listed one by one
+REACH = 512  # distances on each side that are listed individually
 MAX_BUCKETS = 512
 MAX_HEADS = 4096
 MEANINGS = {
     "q_positions": "positions of the queries (q_len,)",
     "k_positions": "positions of the keys (k_len,)",
-    "slopes": "what a bias falls by per position, one a head (n_heads,)",
+    "slopes": "decrease of the bias per position, one for each head (n_heads,)",
     "bias": "added to the scaled scores before the softmax (n_heads, q_len, k_len); no causal mask",
     "relative_positions": "key position - query position (n_distances,)",
     "buckets": "the row of the trained table for each relative position (n_distances,)",
     "bias_indices": "the row of the trained table for each query and key (q_len, k_len)",
 }
 LAWS = {
-    "alibi": "score[h, i, j] = <q[h, i], k[h, j]> / sqrt(head_dim) + bias[h, i, j]. A constant added to all of a row "
-    "changes no softmax.",
+    "alibi": "score[h, i, j] = <q[h, i], k[h, j]> / sqrt(head_dim) + bias[h, i, j]. A constant added to a whole row "
+    "does not change the softmax.",
     "t5": "score[h, i, j] = <q[h, i], k[h, j]> + table[bias_indices[i, j], h], without division by sqrt(head_dim).",
 }
 
@@ -45,13 +45,13 @@ def arrays(encoding: str, options: Mapping[str, Any]) -> dict[str, Array]:
 
 def _alibi(options: Mapping[str, Any], pos: Array) -> dict[str, Array]:
     given = {name: value for name, value in options.items() if name != "scale"}
-    step = alibi(np.ones(1), np.arange(2), **given)[:, 0]  # of a query at 1: its own key, and that before it
+    step = alibi(np.ones(1), np.arange(2), **given)[:, 0]  # the query at 1: its own key, and the one before it
     slopes = np.abs(step[:, 1] - step[:, 0])
     return {"slopes": slopes, "bias": alibi(pos, pos, **options)}
 
 
 def _t5(options: Mapping[str, Any], pos: Array) -> dict[str, Array]:
-    rows = np.arange(options["n_buckets"], dtype=np.float64)[:, None]  # a table whose numbers are those of its rows
+    rows = np.arange(options["n_buckets"], dtype=np.float64)[:, None]  # each entry is the number of its row
     rule = {key: options[key] for key in ("n_buckets", "max_distance", "bidirectional")}
     far = {d for i in range(10, 41) for d in (2**i, options["max_distance"] * (i - 8))}
     side = [*range(1, REACH + 1), *sorted(d for d in far if d > REACH)]

@@ -1,4 +1,4 @@
-"""The cases of golden vectors: small encodings with exact inputs, and what their definitions make of them."""
+"""The cases of golden vectors: small encodings with exact inputs, and the results of their definitions."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ import posenc
 from posenc import definitions, registry
 from posenc.defined import arguments, definition_of, of_text
 
-TOLERANCE = 1e-9  # of float64 at positions up to 1000, where learned frequencies make angles of thousands
+TOLERANCE = 1e-9  # of float64 at positions up to 1000, with angles of thousands for learned frequencies
 RESOLVED = 5000  # the length of the text, for encodings that depend on it
 Array = NDArray[Any]
-Meaning = dict[str, tuple[Array, str]]  # tensors by name, each with what it is
-# small widths, so that a file stays small; a card's variant wins over them where they do not go together
+Meaning = dict[str, tuple[Array, str]]  # tensors by name, each with a description
+# small widths, so that files stay small; a card's variant overrides them if they do not fit
 _SMALL: dict[str, dict[str, Any]] = {
     **{name: {"window": (3, 4)} for name in ("beit", "swin", "swin_v2")},
     "decomposed_2d": {"size": (3, 4)},
@@ -41,7 +41,7 @@ _LAW = "scores[h, i, j] = score_scale * sum_d q[h, i, d] k[h, j, d] + bias[h, i,
 
 @dataclass(frozen=True)
 class Case:
-    """One encoding with one set of options: what goes in and what comes out."""
+    """One encoding with one set of options: its inputs and outputs."""
 
     options: dict[str, Any]
     outside: list[str]
@@ -69,13 +69,11 @@ def definition(card: registry.Card) -> Callable[..., Any]:
     """Return the definition of an encoding.
 
     Raises:
-        ValueError: It has none.
+        ValueError: There is none.
     """
     define = definitions.find(card.name)
     if define is None:
-        raise ValueError(
-            f"golden: {card.name} has no definition, so there is nothing exact to write; got None. Add it."
-        )
+        raise ValueError(f"golden: {card.name} has no definition, so there is nothing exact to write. Add one.")
     return define
 
 
@@ -86,10 +84,10 @@ def _construct(card: registry.Card, variant: Mapping[str, Any]) -> Any:
     small |= {key: value for key, value in _SMALL.get(card.name, {}).items() if key not in variant}
     if card.name == "graphormer":
         small["distances"] = posenc.Graphormer.tree(12)
-    with torch.random.fork_rng(devices=[]):  # constructors draw; what they draw is replaced
+    with torch.random.fork_rng(devices=[]):  # constructors draw random numbers, which are replaced
         try:
             encoding = card.cls(**{**given, **small})
-        except (ValueError, TypeError):  # widths that do not go with the variant
+        except (ValueError, TypeError):  # widths that do not fit the variant
             encoding = card.cls(**given)
     encoding = encoding.resolve(RESOLVED).double().eval()
     for name, parameter in encoding.named_parameters():
@@ -118,11 +116,11 @@ def _case(card: registry.Card, variant: Mapping[str, Any]) -> Case:
         size = max(1.0, float(np.abs(wanted).max()))
         off = float(np.abs(made[name] - wanted).max()) / size
         if not off <= TOLERANCE:
-            raise RuntimeError(f"golden: {name} of {card.name} must be as its definition; got {off:.2g} off. Mend one.")
+            raise RuntimeError(f"golden: {name} of {card.name} must match its definition; off by {off:.2g}. Fix one.")
     parts = {f"input.{name}": t for name, t in inputs.items()}
     parts |= {f"parameter.{name}": (t, f"the learned tensor {name}") for name, t in learned.items()}
     parts |= {f"definition.{name}": t for name, t in exact.items()}
-    parts |= {f"implementation.{n}": (made[n], f"the same as posenc computes it: {m}") for n, (_, m) in exact.items()}
+    parts |= {f"implementation.{n}": (made[n], f"posenc's result: {m}") for n, (_, m) in exact.items()}
     return Case(
         options={name: _plain(value, name) for name, value in options.items()},
         outside=sorted(set(options) - known - {"encoding"}),
@@ -135,8 +133,8 @@ def _case(card: registry.Card, variant: Mapping[str, Any]) -> Case:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """Return an option as JSON has it."""
-    value = getattr(value, "table", value)  # of the distances of a graph
+    """Return an option ready for JSON."""
+    value = getattr(value, "table", value)  # the distances of a graph
     if isinstance(value, torch.Tensor):
         return {"tensor": f"parameter.{name}"} if isinstance(value, torch.nn.Parameter) else value.tolist()
     if isinstance(value, (np.ndarray, np.generic)):
@@ -151,7 +149,7 @@ def _head_dim(encoding: Any) -> int:
 
 
 def _positions(card: registry.Card, encoding: Any) -> tuple[Array, Array]:
-    """Return positions of queries and of keys; those of keys ascend."""
+    """Return positions of queries and of keys, the latter ascending."""
     if encoding.n_axes > 1:
         cells = [[*cell, *(sum(cell) % 3 for _ in range(encoding.n_axes - 2))] for cell in _CELLS]
         return np.array(cells), np.array(cells[:-1])
@@ -173,12 +171,12 @@ def _embed(
     code = define(pos)
     nothing = torch.zeros(1, *x.shape, dtype=torch.float64)
     made["code"] = encoding.embed(nothing, placed)[0].detach().numpy()
-    exact = {"code": (code, "what is added (seq, d_model)"), "embedded": (x + code, "x + code (seq, d_model)")}
+    exact = {"code": (code, "the added encoding (seq, d_model)"), "embedded": (x + code, "x + code (seq, d_model)")}
     return inputs, exact, made, f"embedded = x + code, code = {card.name}(pos)"
 
 
 def _tokens(card: registry.Card, encoding: Any) -> tuple[Meaning, Array, Array, Array, Array]:
-    """Return queries and keys with their positions; heads of keys are as many as those of queries, or half."""
+    """Return queries and keys with their positions; there are as many key heads as query heads, or half as many."""
     pos, k_pos = _positions(card, encoding)
     if encoding.reads_x:  # one text
         k_pos = pos
@@ -210,12 +208,12 @@ def _rotate(
     card: registry.Card, encoding: Any, define: Callable[..., Any]
 ) -> tuple[Meaning, Meaning, dict[str, Array], str]:
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
-    turned = encoding.rotate(torch.from_numpy(q)[None], torch.from_numpy(k)[None], *_place(encoding, pos, k_pos))
-    ours = [t[0].detach().numpy() for t in turned]
+    rotated = encoding.rotate(torch.from_numpy(q)[None], torch.from_numpy(k)[None], *_place(encoding, pos, k_pos))
+    ours = [t[0].detach().numpy() for t in rotated]
     scale = encoding.score_scale(ours[0].shape[-1])
     made = {"rotated_q": ours[0], "rotated_k": ours[1], "scores": scale * _products(*ours)}
     said = "score_scale * <rotated_q, rotated_k> (n_heads, q_len, k_len), without a mask"
-    if card.name == "pope":  # whose lanes double, in an order that scores do not see
+    if card.name == "pope":  # its dimensions double, in an order that does not change scores
         scores = encoding.score_scale(q.shape[-1]) * define(q, k, pos.astype(float), k_pos.astype(float))
         return inputs, {"scores": (scores, said)}, made, f"scores = score_scale * {card.name}(q, k, q_pos, k_pos)"
     exact: Meaning = {}
@@ -225,7 +223,7 @@ def _rotate(
             matrix = define(_at(encoding, p))[side]
             each = np.repeat(matrix, len(x) // len(matrix), axis=0) if matrix.ndim == 3 else matrix
             rows.append((each @ x[:, i, :, None])[..., 0])
-        exact[name] = (np.stack(rows, 1), f"{name[-1]} turned by its own position, of the shape of {name[-1]}")
+        exact[name] = (np.stack(rows, 1), f"{name[-1]} rotated by its own position, of the shape of {name[-1]}")
     exact["scores"] = (scale * _products(exact["rotated_q"][0], exact["rotated_k"][0]), said)
     law = f"rotated_q[h, i] = R(q_pos[i]) q[h, i], the same for k, R = {card.name}; scores = score_scale * products"
     return inputs, exact, made, law
@@ -253,7 +251,7 @@ def _mix(
     weights = np.abs(_exact((2, len(pos), len(k_pos)), f"{card.name} weights"))
     inputs = {
         "v": (v, "values (n_kv_heads, k_len, head_dim)"),
-        "weights": (weights, "weights of attention (n_heads, q_len, k_len), whose sums are not 1"),
+        "weights": (weights, "attention weights (n_heads, q_len, k_len), whose sums are not 1"),
         "q_pos": (pos, "positions of the queries"),
         "k_pos": (k_pos, "positions of the keys"),
     }
@@ -266,7 +264,7 @@ def _mix(
     exact: Meaning = {"rotated_v": (rotated, "v rotated by its own position, of the shape of v")}
     exact["out"] = (
         np.stack([mixed[:, i] @ define(_at(encoding, p))[-1].T for i, p in enumerate(pos)], 1),
-        "what the weights mix of rotated_v, rotated back by the position of the query (n_heads, q_len, head_dim)",
+        "the weighted sum of rotated_v, rotated back by the query's position (n_heads, q_len, head_dim)",
     )
     law = (
         "rotated_v[0, j] = V(k_pos[j]) v[0, j], out[h, i] = O(q_pos[i]) sum_j weights[h, i, j] rotated_v[0, j], "
@@ -285,22 +283,22 @@ def _score(
         inputs["x"], x = (tokens, "token vectors (seq, d_model), which the bias reads"), torch.from_numpy(tokens)
     placed, k_placed = _place(encoding, pos, k_pos, None if x is None else x[None])
     wide = torch.from_numpy(q)[None], torch.from_numpy(np.repeat(k, len(q) // len(k), axis=0))[None]
-    turned = encoding.rotate(*wide, placed, k_placed)
+    rotated = encoding.rotate(*wide, placed, k_placed)
     scale = encoding.score_scale(q.shape[-1])
-    made = {"scores": scale * _products(*(t[0].detach().numpy() for t in turned))}
+    made = {"scores": scale * _products(*(t[0].detach().numpy() for t in rotated))}
     term = encoding.bias(*wide, placed, k_placed)
     if term is not None:
         made["bias"] = np.broadcast_to(term[0].detach().numpy(), made["scores"].shape)
         made["scores"] = made["scores"] + made["bias"]
     said = "scores (n_heads, q_len, k_len), without a mask"
-    if card.family == "piecewise":  # whose definition gives whole scores
+    if card.family == "piecewise":  # its definition returns whole scores
         return inputs, {"scores": (define(q, k, pos, k_pos), said)}, made, f"scores = {card.name}(q, k, q_pos, k_pos)"
     if card.family == "none":
         return inputs, {"scores": (define(q, k), said)}, made, "scores = score_scale * products of q and k"
     arguments = {"bias": (pos, k_pos), "content_bias": (q, k, pos, k_pos)}[card.family]
     bias = define(*(of_text(define, inputs["x"][0], pos) if encoding.reads_x else arguments))
     whole = np.broadcast_to(bias, made["scores"].shape)
-    exact = {"bias": (whole, "what joins the scores (n_heads, q_len, k_len)")}
+    exact = {"bias": (whole, "the bias that is added to the scores (n_heads, q_len, k_len)")}
     exact["scores"] = (scale * _products(q, k) + whole, said)
     return inputs, exact, made, _LAW
 
@@ -312,8 +310,8 @@ def _rescore(
     scores = _exact((len(q), len(pos), len(k_pos)), f"{card.name} scores")
     allowed = pos[:, None] >= k_pos[None, :]
     inputs["scores"] = (scores, "scaled scores with all biases (n_heads, q_len, k_len)")
-    inputs["allowed"] = (allowed, "true where a query may see a key (q_len, k_len); other scores have no meaning")
-    if card.name == "dape":  # the bias inside has a definition of its own
+    inputs["allowed"] = (allowed, "true if a query may see a key (q_len, k_len); other scores are meaningless")
+    if card.name == "dape":  # the inner bias has its own definition
         term = definition_of(encoding.encoding)
         assert term is not None
         first: tuple[Array, ...] = (term(pos, k_pos),)
@@ -322,6 +320,6 @@ def _rescore(
     exact = np.where(allowed, define(scores, *first, allowed), 0.0)
     batch = (torch.from_numpy(t)[None] for t in (scores, q, k))
     ours = encoding.rescore(*batch, *_place(encoding, pos, k_pos), torch.from_numpy(allowed))[0].detach().numpy()
-    said = "scores after the map (n_heads, q_len, k_len), and 0 where they are not allowed"
+    said = "scores after the map (n_heads, q_len, k_len), 0 where not allowed"
     law = f"scores' = {card.name}(scores{', bias inside' if card.name == 'dape' else ', q, k'}), whole rows at once"
     return inputs, {"scores": (exact, said)}, {"scores": np.where(allowed, ours, 0.0)}, law

@@ -1,4 +1,4 @@
-"""The check of a port: its files next to golden vectors, and what explains the first difference."""
+"""The check of a port: compare its files with golden vectors, and name the fault behind the first difference."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -24,14 +24,14 @@ FREQUENCIES = ("inv_freq", "inv_freq_float32")
 
 @dataclass
 class Written:
-    """What a port wrote for one kind of layer.
+    """A port's arrays for one kind of layer.
 
     Args:
         layer: The entry of the manifest.
         golden: The golden arrays by name.
-        theirs: The port's arrays by name, of those that are there and have the right shape.
-        roundings: What rounding may explain of each.
-        findings: What was found so far, over all kinds of layers.
+        theirs: The port's arrays by name, if they exist and have the right shape.
+        roundings: The rounding error of each array.
+        findings: The findings so far, over all kinds of layers.
     """
 
     layer: Mapping[str, Any]
@@ -41,12 +41,12 @@ class Written:
     findings: Findings = field(default_factory=Findings)
 
     def has(self, *names: str) -> bool:
-        """Return whether the port wrote all of some arrays."""
+        """Return whether the port wrote all given arrays."""
         return all(name in self.theirs for name in names)
 
 
 def check(directory: Path, against: Path, *, dtype: str | None = None) -> Report:
-    """Compare what a port wrote with golden vectors, as `posenc.golden.check` says."""
+    """Compare a port's files with golden vectors, as described in `posenc.golden.check`."""
     if dtype not in (None, "float32", "bfloat16"):
         raise ValueError(f"golden check: --dtype must be float32 or bfloat16; got {dtype!r:.40}.")
     manifest, found = _manifest(directory), Findings()
@@ -63,7 +63,7 @@ def check(directory: Path, against: Path, *, dtype: str | None = None) -> Report
         if layer["encoding"] != "nope":
             (_rotation if layer["encoding"] == "rope" else biased.judge)(written)
     if not n_judged and not found.causes:
-        found.unknown = f"{against} holds none of the files that the manifest names"
+        found.unknown = f"{against} contains none of the files in the manifest"
     return found.report(CONVENTION)
 
 
@@ -71,7 +71,7 @@ def _manifest(directory: Path) -> dict[str, Any]:
     """Return the manifest of a configuration's golden vectors.
 
     Raises:
-        ValueError: There is none, or another one.
+        ValueError: There is none, or one of another kind.
     """
     try:
         manifest = json.loads((directory / MANIFEST).read_text("utf-8"))
@@ -81,8 +81,8 @@ def _manifest(directory: Path) -> dict[str, Any]:
         ours = False
     if not ours:
         raise ValueError(
-            f"golden check: {str(directory)!r:.200} must hold what `posenc golden --config` wrote, with {MANIFEST}; it "
-            "does not. Name that directory first, and the port's by --against."
+            f"golden check: {str(directory)!r:.200} must be an output of `posenc golden --config`, with {MANIFEST}; it "
+            "is not. Pass that directory first, and the port's by --against."
         )
     return dict(manifest)
 
@@ -95,7 +95,7 @@ def _load(
     dtype: str | None,
     found: Findings,
 ) -> Written:
-    """Read both sides of one kind of layer; note what is missing, and what cannot be compared."""
+    """Read both sides of one kind of layer; record missing arrays, and those that cannot be compared."""
     written, missing = Written(layer, {}, {}, {}, found), list[str]()
     golden = dict[str, Array]()
     for name, file in layer["files"].items():
@@ -122,16 +122,16 @@ def _load(
 
 def _unusable(name: str, file: str, t: Array, right: Array) -> Cause | None:
     if t.shape != right.shape:
-        message = f"{name} has the shape {t.shape}; that of the golden vectors is {right.shape}"
+        message = f"{name} has shape {t.shape}, but the golden vectors have {right.shape}"
         return finding("subject.shape", message, file=file)
     if not np.isfinite(t.astype(np.float64)).all():
         first = [int(i) for i in np.argwhere(~np.isfinite(t.astype(np.float64)))[0]]
-        return finding("subject.not_finite", f"{name} holds NaN or infinity, first at index {first}", file=file)
+        return finding("subject.not_finite", f"{name} contains NaN or infinity, first at index {first}", file=file)
     return None
 
 
 def _rotation(written: Written) -> None:
-    """Judge frequencies, then angles, then rotated vectors, each with the faults that were found before."""
+    """Judge frequencies, then angles, then rotated vectors, each with the faults that were already found."""
     family, change, causes = None, dict[str, Any](), list[Cause]()
     for family, names, value in _stages(written):
         right, answers = family.truth, family.answers(value)
@@ -140,7 +140,7 @@ def _rotation(written: Written) -> None:
         family.truth = {**right, **change}
         verdict = settle(family, answers)
         if verdict.status != "fail":
-            if causes:  # right but for the fault that is known
+            if causes:  # right except for the known fault
                 causes[0] = replace(causes[0], consequences=(*causes[0].consequences, *names))
             elif verdict.because:
                 written.findings.equivalent = f"{' and '.join(names)}: {verdict.because}"
@@ -159,7 +159,7 @@ def _rotation(written: Written) -> None:
 
 
 def _stages(written: Written) -> Iterator[tuple[Ported, tuple[str, ...], Array]]:
-    """Yield what judges each group of arrays that a port wrote, their names, and the rotated vectors they mean."""
+    """Yield a judge for each group of arrays that a port wrote, their names, and the rotated vectors they stand for."""
     layer, golden, theirs = written.layer, written.golden, written.theirs
     unit = _units(layer, len(golden["positions"]))
     sign = -1.0 if layer["direction"] == "clockwise" else 1.0
@@ -167,7 +167,7 @@ def _stages(written: Written) -> Iterator[tuple[Ported, tuple[str, ...], Array]]
     def family(x: Array, name: str) -> Ported:
         return Ported(layer, golden, x, written.roundings[name])
 
-    def turned(cos: Array, sin: Array) -> Array:
+    def rotated(cos: Array, sin: Array) -> Array:
         y = rotate(unit, cos, sign * sin, layer["pairing"], layer["first_dimension"])
         return np.stack([y, y])
 
@@ -178,10 +178,10 @@ def _stages(written: Written) -> Iterator[tuple[Ported, tuple[str, ...], Array]]
             yield (
                 family(np.stack([unit, unit]), name),
                 (name,),
-                turned(*(layer["gain"] * f(angle) for f in (np.cos, np.sin))),
+                rotated(*(layer["gain"] * f(angle) for f in (np.cos, np.sin))),
             )
     if written.has("cos", "sin"):
-        yield family(np.stack([unit, unit]), "cos"), ("cos", "sin"), turned(theirs["cos"], theirs["sin"])
+        yield family(np.stack([unit, unit]), "cos"), ("cos", "sin"), rotated(theirs["cos"], theirs["sin"])
     if written.has("q_rotated", "k_rotated"):
         x = np.stack([golden["q"], golden["k"]])
         value = np.stack([theirs["q_rotated"], theirs["k_rotated"]])
@@ -189,7 +189,7 @@ def _stages(written: Written) -> Iterator[tuple[Ported, tuple[str, ...], Array]]
 
 
 def _units(layer: Mapping[str, Any], n: int) -> Array:
-    """Return vectors (1, seq, head_dim) whose first dimension of each pair is 1: rotated, a pair is (cos, sin)."""
+    """Return vectors (1, seq, head_dim) with a 1 in the first dimension of each pair: rotated, a pair is (cos, sin)."""
     j, x = np.arange(layer["rotary_dim"] // 2), np.zeros((1, n, layer["head_dim"]))
     x[..., layer["first_dimension"] + (j if layer["pairing"] == "half" else 2 * j)] = 1.0
     return x

@@ -22,7 +22,7 @@ from posenc.golden.writing import FORMATS, MADE_BY, Array, encoded, made_before,
 
 SCHEMA = 1
 FARTHEST = 10**12
-MOST = 1 << 25  # numbers in all files together
+MOST = 1 << 25  # entries in all files together
 _EMPTY = dict.fromkeys(("pairing", "head_dim", "rotary_dim", "gain", "score_factor", "query_scale"))
 ROUNDING = {
     "float32": {
@@ -38,23 +38,23 @@ ROUNDING = {
         "per_radian": 2.0**-20,
         "derived": (
             "cos and sin, two products and a sum are rounded by 2**-8 each, together at most 2**-6 of the pair's "
-            "length; the angle is formed in float32 all the same, since bfloat16 cannot tell 256 from 257."
+            "length; the angle is still computed in float32, since bfloat16 cannot distinguish 256 from 257."
         ),
     },
     "rule": (
         "|found - expected| <= size * (absolute + per_radian * angle), where angle = |position| * |inv_freq| in "
         "radians and size is the length of the pair after the rotation, and the gain for cos and sin; inv_freq itself "
         "may be off by per_radian of each frequency; query_scale by absolute of each factor; slopes and bias by "
-        "absolute of the largest; rows of tables by one where a logarithm meets an edge."
+        "absolute of the largest; rows of tables by one at the edges of the logarithm."
     ),
 }
 
-Entry = tuple[dict[str, Any], dict[str, Array]]  # of the manifest, and the arrays
+Entry = tuple[dict[str, Any], dict[str, Array]]  # an entry of the manifest, and its arrays
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """How numbers are asked for, as `write_config` has it; `trained` is the length of a known model's texts."""
+    """The request of `write_config`; `trained` is the trained length of a known model."""
 
     pairing: config.Pairing | None
     trained: int | None
@@ -75,22 +75,22 @@ def write_config(
 
     Args:
         target: A config.json, a directory with one, a mapping, or the name of a known model.
-        out: A new or empty directory, or one that `posenc golden` has written, whose files are replaced.
-        positions: In tokens, for the angles and the rotated vectors; None takes near ones, those about the trained
-            and the longest text, and powers of two up to 2**20.
-        seq_len: The length of the text, where frequencies depend on it; None takes one of the trained length.
+        out: A new or empty directory, or an earlier output of `posenc golden`, whose files are replaced.
+        positions: In tokens, for the angles and the rotated vectors; None uses near ones, those around the trained and
+            the longest text, and powers of two up to 2**20.
+        seq_len: The length of the text, if frequencies depend on it; None uses the trained length.
         form: One of `FORMATS`.
-        pairing: Which dimensions rotate together; None takes what the model type does.
+        pairing: Which dimensions rotate together; None uses the model type's pairing.
 
     Raises:
-        ValueError: The configuration cannot be read, or has nothing exact to write (a learned table, no encoding);
-            a position or a length is out of range; the directory holds something else. Nothing is written then.
-        TypeError: A value of the configuration is of a wrong kind.
+        ValueError: The configuration cannot be read, or has nothing exact to write (a learned table, no encoding); a
+            position or a length is out of range; or the directory contains other files. Nothing is written then.
+        TypeError: A value of the configuration has the wrong type.
     """
     if form not in FORMATS:
         raise ValueError(f"golden: --format must be one of {', '.join(FORMATS)}; got {form!r:.40}.")
     at = None if positions is None else _checked(positions)
-    made_before(Path(out))  # which refuses before anything is computed
+    made_before(Path(out))  # may refuse, before anything is computed
     name = str(target) if isinstance(target, str | Path) else None
     source, pairing, trained = opened(target, pairing)
     wanted = _Wanted(pairing, trained, seq_len, at)
@@ -101,7 +101,7 @@ def write_config(
         for entry, arrays in _entries(fields, f"{part} " if part else "", wanted):
             total += sum(t.size for t in arrays.values())
             if total > MOST:
-                raise ValueError(f"golden: all files together may hold {MOST:,} numbers; pass fewer by --positions.")
+                raise ValueError(f"golden: all files together may have {MOST:,} numbers. Pass fewer by --positions.")
             stem = _stem(entry["kind"], {file.split(".")[0] for file in files})
             entry["files"], data = encoded(stem, arrays, form) if arrays else ({}, {})
             entry["shapes"] = {key: list(t.shape) for key, t in arrays.items()}
@@ -130,10 +130,10 @@ def write_config(
 def opened(
     target: config.Source, pairing: config.Pairing | None
 ) -> tuple[config.Source, config.Pairing | None, int | None]:
-    """Return a configuration, its pairing, and its trained length where a known model is named.
+    """Return a configuration, its pairing, and the trained length of a known model.
 
     Raises:
-        ValueError: There is no such file, and no known model of this name.
+        ValueError: There is neither such a file nor a known model with this name.
     """
     models = known_models()
     if isinstance(target, str) and target in models and not Path(target).exists():
@@ -143,7 +143,7 @@ def opened(
         return config.read(target), pairing, None
     except FileNotFoundError as error:
         raise ValueError(
-            f"golden: no configuration is at {str(target)!r:.200}, and no known model is called so. Known: "
+            f"golden: there is no configuration at {str(target)!r:.200}, and no known model has this name. Known: "
             f"{', '.join(models)}."
         ) from error
 
@@ -155,14 +155,14 @@ def _checked(positions: Sequence[int]) -> list[int]:
 
 
 def _stem(kind: str, taken: set[str]) -> str:
-    """Return a file's name for a kind of layer, which a stranger's file may have named."""
+    """Return a file name for a kind of layer, whose name may come from an untrusted file."""
     plain = re.sub(r"[^a-z0-9]+", "_", kind.lower())[:64].strip("_") or "layers"
     names = (plain, *(f"{plain}_{i}" for i in range(2, kinds.MAX_KINDS + 2)))
     return next(name for name in names if name not in taken and name != "manifest")
 
 
 def _entries(source: Checked, prefix: str, wanted: _Wanted) -> Iterator[Entry]:
-    """Yield what the manifest says of each kind of layer, with its arrays; why, where it has none."""
+    """Yield the manifest's entry of each kind of layer, with its arrays, or the reason why there are none."""
     model = open_model(source)
     if (ways := unrotated.ways(model)) is not None:
         for way in ways:
@@ -171,18 +171,18 @@ def _entries(source: Checked, prefix: str, wanted: _Wanted) -> Iterator[Entry]:
                 options = dict(way.options)
                 yield entry | {"score_factor": 1.0, "options": options}, biases.arrays(way.encoding, options)
             else:
-                yield entry | {"why": f"positions enter by {unrotated.KINDS[str(model.model_type)].said}"}, {}
+                yield entry | {"why": f"positions enter by {unrotated.KINDS[str(model.model_type)].means}"}, {}
         return
     counts: list[tuple[str | None, int | None]] = [(None, None)]
-    with suppress(ValueError):  # the number of layers is missing; one kind is known, or `rotary` says what is wrong
+    with suppress(ValueError):  # the number of layers is missing; one kind is known, or `rotary` reports the error
         counts = [*config.layer_types(source).items()]
     for kind, count in counts:
-        if kind is None or kinds.turns(kind):
+        if kind is None or kinds.rotates(kind):
             yield _rotation(source, kind, prefix, count, wanted)
             continue
         entry = {"kind": f"{prefix}{kind}", "count": count, **_EMPTY, "encoding": "nope"}
         if (law := growth(source, kind, pairing=wanted.pairing)) is None:
-            yield entry | {"why": f"layers of {kind} rotate nothing"}, {}
+            yield entry | {"why": f"layers of {kind} have no rotation"}, {}
         else:
             lengths = [law["original_max_len"], model.size("max_len"), wanted.seq_len]
             pos = np.array(wanted.positions or rotations.chosen(lengths))

@@ -1,9 +1,9 @@
 """Golden vectors: inputs and exact outputs of every encoding, for ports in other languages.
 
 Each encoding has one safetensors file with the cases of its card: positions, tokens or queries and keys, learned
-tensors, what the definition makes of them in float64, and what the implementation does. `manifest.json` says what
-each tensor is, under a versioned schema. All inputs are multiples of 1/64 up to 2 in size, so that every dtype from
-bfloat16 on holds them exactly. The same versions on the same machine write the same bytes.
+tensors, the results of the definition in float64, and those of the implementation. `manifest.json` describes each
+tensor under a versioned schema. All inputs are multiples of 1/64 up to 2 in size, so every dtype from bfloat16 on
+represents them exactly. The same versions on the same machine write the same bytes.
 """
 
 import hashlib
@@ -25,15 +25,15 @@ def write(out: str | Path) -> dict[str, Any]:
     """Write the golden vectors of every registered encoding and return the manifest.
 
     Args:
-        out: A new or empty directory, or one that this function has written, whose vectors are replaced.
+        out: A new or empty directory, or an earlier output of this function, whose vectors are replaced.
 
     Raises:
-        ValueError: The directory holds something else, or is none.
+        ValueError: The directory contains other files, or is not a directory.
     """
     out = Path(out)
-    made_before(out)  # which refuses before anything is computed
+    made_before(out)  # may refuse, before anything is computed
     files, entries = {}, []
-    for name in filter(definitions.find, registry.names()):  # another package's encoding need not have a definition
+    for name in filter(definitions.find, registry.names()):  # another package's encoding may have no definition
         card = registry.card(name)
         cases = cases_of(card)
         data = save({f"{i}.{key}": t for i, case in enumerate(cases) for key, t in case.tensors.items()})

@@ -1,4 +1,4 @@
-"""What a port rotated, as the engine of `verify` judges it: next to the formula with every known fault."""
+"""Judge a port's rotation by the engine of `verify`: compare it with the formula and every known fault."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ from posenc.verify.families.rotation_faults import PLACES
 from posenc.verify.families.rotation_read import lanes, rotated, rows
 
 SORTED = (
-    "rotated dimensions come back sorted, as transformers has them for some models, in queries and keys alike: no "
-    "score sees it, and keys cached by other code do not fit"
+    "rotated dimensions are returned sorted, as transformers does for some models, in queries and keys alike: scores "
+    "do not change, but keys cached by other code do not fit"
 )
 MEASURED = {f"rope.{code}" for code in ("frequency.base", "frequency.mismatch", "gain", "scaling.gain")}
 MEASURED |= {"rope.yarn.attention_factor"}
@@ -30,7 +30,7 @@ WAYS = {1.0: "counter-clockwise", -1.0: "clockwise"}
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding explains: a share of a pair's length, and of its angle."""
+    """The rounding error: a share of a pair's length, and of its angle."""
 
     absolute: float
     per_radian: float
@@ -42,8 +42,8 @@ class Ported(Rotation):
     Args:
         layer: The entry of the manifest.
         arrays: The golden arrays.
-        x: The queries and the keys that were rotated, (2, vectors, seq, head_dim).
-        rounding: What is allowed.
+        x: The unrotated queries and keys, (2, vectors, seq, head_dim).
+        rounding: The allowed rounding error.
     """
 
     pairs = 24
@@ -57,7 +57,7 @@ class Ported(Rotation):
         self.truth = {**self.truth, **right}
 
     def answers(self, value: Array) -> list[Seen]:
-        """Return rotated vectors, (2, vectors, seq, head_dim), as answers: positions as of text, and all others."""
+        """Return rotated vectors, (2, vectors, seq, head_dim), as answers: positions as in text, and all others."""
         pos = self.positions
         is_text = np.ones(len(pos), bool) if pos.ndim == 1 else (pos == pos[:, :1]).all(1)
         found = []
@@ -80,7 +80,7 @@ class Ported(Rotation):
             return np.stack([rotated(x, where, {**model, **model[side]}, len(x)) for x, side in sides])
 
     def places(self, case: Case) -> Places:
-        """Return where the tokens of a case stand: the position that each pair reads where there are several axes."""
+        """Return where the tokens of a case are; with several axes, the position that each pair follows."""
         tokens = case.args[1]
         pos, n = self.positions[tokens], len(self.positions)
         if pos.ndim == 2:
@@ -90,7 +90,7 @@ class Ported(Rotation):
         return Places(pos, tokens.astype(np.float64), same, same + last, same + n)
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return what the manifest allows: a share of the pair's length that grows with the angle."""
+        """Return the manifest's tolerance: a share of the pair's length that grows with the angle."""
         where = self.places(seen.case)
         sides = zip(predicted, ("q", "k"), strict=True)
         return np.stack([self._slack(y, where, {**model, **model[side]}) for y, side in sides])
@@ -108,7 +108,7 @@ class Ported(Rotation):
         return np.asarray(size * (self.rounding.absolute + self.rounding.per_radian * angle) + 1e-12)
 
     def free(self) -> Iterator[Choice]:
-        """Yield dimensions that come back sorted: pairs side by side become halves."""
+        """Yield dimensions that are returned sorted: interleaved pairs become halves."""
         if self.truth["pairing"] == "interleaved":
             head = np.arange(self.asked.head_dim)
             end = self.asked.first + self.asked.rotary_dim
@@ -117,7 +117,7 @@ class Ported(Rotation):
             yield Choice({"order": order}, SORTED)
 
     def faults(self) -> Iterator[Fault]:
-        """Yield tokens off by one or counted, the other direction, pairs that read other axes, and all known faults."""
+        """Yield tokens off by one or counted, the opposite direction, pairs on other axes, and all known faults."""
         for by in (1, -1):
             yield Fault(OFF_BY_ONE, {"pos": partial(_shifted, by)}, {"by": by})
         yield from (Fault(code, {"pos": pos}, {"how": how}) for code, pos, how in PLACES["any"])
@@ -127,7 +127,7 @@ class Ported(Rotation):
         yield from (fault for fault in super().faults() if self._fits(fault))
 
     def _fits(self, fault: Fault) -> bool:
-        """Return whether a known fault has a sense with several axes: it moves no text, and keeps the pairs."""
+        """Return whether a known fault applies to several axes: it moves no text, and keeps the pairs."""
         if self.layer["axis_of_pair"] is None:
             return True
         models = [{**self.truth, **fault.change, **fault.change.get(side, {})} for side in ("q", "k")]
@@ -137,7 +137,7 @@ class Ported(Rotation):
         )
 
     def _axes(self) -> Iterator[Fault]:
-        """Yield other ways to share the pairs out among three axes, and frequencies that begin again with each."""
+        """Yield other divisions of the pairs among three axes, and frequencies that start again with each."""
         sections, layout = self.layer["sections"], self.layer["layout"]
         if self.layer["axis_of_pair"] is None or len(sections) != 3 or layout not in ("blocks", "interleaved"):
             return
@@ -149,13 +149,13 @@ class Ported(Rotation):
                 yield replace(fault, change={"freq": fault.change["freq"]})
 
     def _read_by(self, axes: Array, at: Places) -> Array:
-        """Return the positions that pairs read by other axes."""
+        """Return the positions that pairs follow on other axes."""
         pos = self.positions[at.index.astype(int)]
         return np.asarray(pos[:, axes])
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return places of tokens, or a base, a gain and speeds, where the answers show them by themselves."""
-        if not {0, 1, 2, 4} <= set(seen[0].case.args[0].pos):  # from which whole rotations are counted
+        """Return positions of tokens, or a base, a gain and speeds, if the answers show them by themselves."""
+        if not {0, 1, 2, 4} <= set(seen[0].case.args[0].pos):  # needed to count whole rotations
             return None
         if (fault := rotation_read.read(self, seen, wrong, model)) is not None:
             return fault
@@ -163,16 +163,16 @@ class Ported(Rotation):
         return measured if measured is not None and measured.code in MEASURED else None
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-        """Return that nothing is known, or that it is in the axes."""
+        """Return that the fault is unknown, or that it is in the axes."""
         is_text = wrong[0].case.kind == "near" or self.layer["axis_of_pair"] is None
         return Fault(self.mismatch if is_text else "mrope.mismatch")
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return the fault as it is: no table outgrows another here."""
+        """Return the fault unchanged: tables do not grow here."""
         return fault
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the first position at which a number is wrong, and the number that is off most there."""
+        """Return the first position with a wrong number, and the number with the largest error there."""
         wrong = np.flatnonzero((off > 1).any((0, 1, 3)))
         if not len(wrong):
             return {}
@@ -181,7 +181,7 @@ class Ported(Rotation):
         pos = self.positions[seen.case.args[1][at]]
         pair = lanes(self.asked.head_dim, self.asked.n_pairs, self.truth)[0][lane]
         case: dict[str, Any] = {"position": [int(p) for p in pos] if pos.ndim else int(pos), "pair": int(pair)}
-        if len(self.x[0]) > 1:  # and not one vector of ones and zeros, which shows cos and sin
+        if len(self.x[0]) > 1:  # not the single vector of ones and zeros, which shows cos and sin
             case |= {"side": ("queries", "keys")[side], "head": int(head), "dimension": int(lane)}
         found = (("found", seen.value), ("expected", predicted))
         return case | {name: float(t[side, head, at, lane]) for name, t in found}
@@ -192,7 +192,7 @@ def _shifted(by: int, at: Places) -> Array:
 
 
 def _spec(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry of a manifest in the words of a specification."""
+    """Return the entry of a manifest as a specification."""
     spec = {key: layer[key] for key in ("head_dim", "rotary_dim", "base")} | {"layout": layer["pairing"]}
     spec |= {"rotary_side": "last" if layer["first_dimension"] else "first", "encoding": "rope"}
     kind, parameters = layer["rope_type"], dict(layer["parameters"])

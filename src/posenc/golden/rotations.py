@@ -14,31 +14,31 @@ from posenc.definitions.positions import mrope_positions
 Array = NDArray[Any]
 FAR = 2**20
 N_HEADS = 2
-MAX_NUMBERS = 1 << 22  # of one array; q of 30 positions and a head dimension of 256 has 15,360
-SEGMENTS = (3, (1, 2, 3), 2, (2, 2, 2), 2)  # tokens of text; frames, rows and columns of a picture and of a video
+MAX_NUMBERS = 1 << 22  # entries of one array; q with 30 positions and head_dim 256 has 15,360
+SEGMENTS = (3, (1, 2, 3), 2, (2, 2, 2), 2)  # tokens of text; frames, rows and columns of an image and of a video
 MEANINGS = {
-    "inv_freq": "radians per position, one a pair of dimensions (n_pairs,)",
+    "inv_freq": "radians per position, one for each pair of dimensions (n_pairs,)",
     "inv_freq_float32": "inv_freq rounded to float32 (n_pairs,)",
     "positions": "positions in tokens (seq,), or of each axis (seq, n_axes): time, row, column",
     "cos": "gain * cos(position * inv_freq), radians, without unit (seq, n_pairs)",
     "sin": "gain * sin(position * inv_freq), radians, without unit (seq, n_pairs)",
-    "q": "queries, multiples of 1/64 that bfloat16 holds exactly (n_heads, seq, head_dim)",
-    "k": "keys, multiples of 1/64 that bfloat16 holds exactly (n_heads, seq, head_dim)",
+    "q": "queries, multiples of 1/64 that bfloat16 represents exactly (n_heads, seq, head_dim)",
+    "k": "keys, multiples of 1/64 that bfloat16 represents exactly (n_heads, seq, head_dim)",
     "q_rotated": "q, each token rotated by its own position (n_heads, seq, head_dim)",
     "k_rotated": "k, each token rotated by its own position (n_heads, seq, head_dim)",
 }
 LAW = (
     "Pair j rotates its dimensions (a, b): a' = a cos[j] - b sin[j], b' = b cos[j] + a sin[j]; clockwise, with -sin. "
     "With rotary_dim r and first dimension f: pairing half has a = f + j, b = f + j + r/2; interleaved has a = f + 2j, "
-    "b = f + 2j + 1. Other dimensions stay. axis_of_pair names the column of positions that pair j reads. cos and sin "
-    "include the gain. Everything follows from the float64 numbers of inv_freq in the file."
+    "b = f + 2j + 1. Other dimensions are unchanged. axis_of_pair is the column of positions that pair j follows. "
+    "cos and sin include the gain. Everything follows from the float64 numbers of inv_freq in the file."
 )
 
 
 def chosen(lengths: Sequence[int | None]) -> list[int]:
-    """Return positions near, about each of some lengths that are known, and far away.
+    """Return positions near 0, around each known length, and far away.
 
-    All powers of two are among them, from which whole turns can be counted.
+    They include all powers of two, which determine whole rotations.
 
     >>> chosen([4096, None])[-5:]
     [65536, 131072, 262144, 524288, 1048576]
@@ -49,9 +49,9 @@ def chosen(lengths: Sequence[int | None]) -> list[int]:
 
 
 def placed(rotary: Rotary, positions: Sequence[int]) -> tuple[Array, list[Any]]:
-    """Return positions as a model of this kind takes them, and the parts of a prompt that come before those given.
+    """Return positions as a model of this kind expects them, and the parts of a prompt before the given ones.
 
-    With several axes, a prompt of text, a picture and a video comes first, numbered as Qwen2-VL does; at the given
+    With several axes, a prompt of text, an image and a video comes first, numbered as in Qwen2-VL; at the given
     positions all axes are equal, as in text.
     """
     text = np.array(positions, dtype=np.int64)
@@ -62,14 +62,14 @@ def placed(rotary: Rotary, positions: Sequence[int]) -> tuple[Array, list[Any]]:
 
 
 def axes_read(rotary: Rotary) -> list[int] | None:
-    """Return the axis that each pair reads; None where positions have one axis."""
+    """Return the axis that each pair follows; None if positions have one axis."""
     if rotary.sections is None or rotary.layout in (None, "doubled"):
         return None
     return axes_of_pairs(rotary.sections, rotary.layout, rotary.rotary_dim // 2)
 
 
 def first_dimension(rotary: Rotary) -> int:
-    """Return the first dimension of a head that rotates."""
+    """Return the first rotated dimension of a head."""
     return rotary.head_dim - rotary.rotary_dim if rotary.rotary_side == "last" else 0
 
 
@@ -77,9 +77,9 @@ def arrays(rotary: Rotary, inv_freq: Array, gain: float, positions: Array) -> di
     """Return the arrays of one kind of layer in float64, and their inputs.
 
     Args:
-        rotary: What its configuration says.
-        inv_freq: Radians per position, one a pair.
-        gain: What multiplies rotated dimensions of queries and of keys.
+        rotary: Its configuration.
+        inv_freq: Radians per position, one for each pair.
+        gain: The factor of rotated dimensions of queries and of keys.
         positions: (seq,), or (seq, n_axes).
 
     Raises:
@@ -104,7 +104,7 @@ def arrays(rotary: Rotary, inv_freq: Array, gain: float, positions: Array) -> di
 
 
 def rotate(x: Array, cos: Array, sin: Array, pairing: Pairing, first: int) -> Array:
-    """Return vectors (.., seq, head_dim) rotated counter-clockwise by cos and sin (seq, n_pairs), gain included."""
+    """Return vectors (.., seq, head_dim) rotated counter-clockwise by cos and sin (seq, n_pairs), with the gain."""
     j = np.arange(cos.shape[-1])
     a, b = (j, j + len(j)) if pairing == "half" else (2 * j, 2 * j + 1)
     a, b = a + first, b + first

@@ -1,4 +1,4 @@
-"""The check of what a port multiplies queries by, where they grow with their position."""
+"""The check of a port's query scale, for models whose queries grow with their position."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ NAME = "query_scale"
 
 
 def judge(written: "Written") -> None:
-    """Compare the factors that a port wrote with the law, and with what known faults make of it."""
+    """Compare the factors of a port with the law, and with the law under known faults."""
     found, law, pos = written.findings, written.layer[NAME], written.golden["positions"]
     found.definitions = list(dict.fromkeys([*found.definitions, f"query_temperature, law {law['law']}"]))
     if not written.has(NAME):

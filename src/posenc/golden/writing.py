@@ -1,4 +1,4 @@
-"""Arrays in a directory with a manifest: four formats, read back within limits, and which files may be replaced."""
+"""Write arrays to a directory with a manifest in four formats, read them within limits, and replace earlier output."""
 
 import io
 import json
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 FORMATS = ("safetensors", "npz", "npy", "json")
 MANIFEST = "manifest.json"
 MADE_BY = "posenc golden"
-MAX_BYTES = 1 << 28  # of a file that is read
+MAX_BYTES = 1 << 28  # limit for a file that is read
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
     **{f"{kind}{bits}": f"{name}{bits}" for kind, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
@@ -26,9 +26,9 @@ _NAME = re.compile(r"(?!\.)[\w.-]{1,160}\.(safetensors|npz|npy|json)", re.ASCII)
 
 
 def encoded(stem: str, arrays: Mapping[str, Array], form: str) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Return which file holds each array, and the bytes of each file.
+    """Return the file of each array, and the bytes of each file.
 
-    A file of safetensors, npz or json holds all arrays of a stem under their names; npy has a file for each.
+    A file of safetensors, npz or json contains all arrays of a stem by name; npy has one file for each.
 
     >>> encoded("layer", {"cos": np.ones(2), "sin": np.zeros(2)}, "npy")[0]
     {'cos': 'layer.cos.npy', 'sin': 'layer.sin.npy'}
@@ -58,24 +58,24 @@ def _listed(t: Array) -> dict[str, Any]:
 
 
 def read(directory: Path, file: str, name: str) -> tuple[Array, str] | None:
-    """Return an array of a file with its dtype, bfloat16 as float32; None where the file or the array is missing.
+    """Return an array of a file with its dtype, bfloat16 as float32; None if the file or the array is missing.
 
     Raises:
-        ValueError: The file's name leads elsewhere, or it is too large, damaged, or holds what is no array of numbers.
+        ValueError: The file name leads elsewhere, or the file is too large, damaged, or contains no array of numbers.
     """
     if not _NAME.fullmatch(file):
-        raise ValueError(f"golden check: a manifest names files of its own directory only; got {file!r:.80}.")
+        raise ValueError(f"golden check: a manifest may only name files of its own directory; got {file!r:.80}.")
     path = directory / file
     try:
         if not path.is_file():
             return None
         if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"over {MAX_BYTES:,} bytes, more than these arrays have")
+            raise ValueError(f"over {MAX_BYTES:,} bytes, more than these arrays can have")
         found = {".npy": _of_npy, ".npz": _of_npz, ".json": _of_json, ".safetensors": _of_safetensors}[path.suffix](
             path.read_bytes(), name
         )
         if found is not None and (found[0].dtype.kind not in "iuf" or found[0].dtype.itemsize > 8):
-            raise ValueError(f"{name} must hold numbers; got {found[0].dtype}")
+            raise ValueError(f"{name} must be numeric; got {found[0].dtype}")
     except (
         OSError,
         ValueError,
@@ -100,14 +100,14 @@ def _of_npz(data: bytes, name: str) -> tuple[Array, str] | None:
         if f"{name}.npy" not in archive.namelist():
             return None
         if archive.getinfo(f"{name}.npy").file_size > MAX_BYTES:
-            raise ValueError(f"{name} has over {MAX_BYTES:,} bytes, more than these arrays have")
+            raise ValueError(f"{name} has over {MAX_BYTES:,} bytes, more than these arrays can have")
         return _of_npy(archive.read(f"{name}.npy"), name)
 
 
 def _of_json(data: bytes, name: str) -> tuple[Array, str] | None:
     fields = json.loads(data.decode())
     if not isinstance(fields, dict):
-        raise TypeError(f"it must hold an object of arrays by name; got {type(fields).__name__}")
+        raise TypeError(f"it must be an object of arrays by name; got {type(fields).__name__}")
     if name not in fields:
         return None
     shape, dtype = fields[name]["shape"], str(fields[name]["dtype"])
@@ -129,10 +129,10 @@ def _of_safetensors(data: bytes, name: str) -> tuple[Array, str] | None:
 
 
 def made_before(out: Path) -> set[str]:
-    """Return the names of the files, next to the manifest, that a directory of ours holds.
+    """Return the names of the files, other than the manifest, in a directory that posenc has written.
 
     Raises:
-        ValueError: It is not ours and not empty, or no directory.
+        ValueError: It was not written by posenc and is not empty, or is not a directory.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"golden: --out must be a directory; got the file {str(out)!r}. Name another.")
@@ -147,17 +147,17 @@ def made_before(out: Path) -> set[str]:
         ours, names = False, set()
     if not ours:
         raise ValueError(
-            f"golden: --out must be new, empty, or written by `posenc golden`, because files in it are replaced; got "
-            f"{str(out)!r}, which holds something else. Name another."
+            f"golden: --out must be new, empty, or an output of `posenc golden`, because its files are replaced; got "
+            f"{str(out)!r}, which contains other files. Name another."
         )
     return {name for name in names if _NAME.fullmatch(name) and name != MANIFEST}
 
 
 def replace(out: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write files and their manifest into a directory, in place of those that were written there before.
+    """Write files and their manifest to a directory, replacing those of an earlier output.
 
     Raises:
-        ValueError: As `made_before` does, or the directory cannot be written to.
+        ValueError: `made_before` refuses the directory, or it cannot be written to.
     """
     stale = made_before(out) - set(files)
     try:

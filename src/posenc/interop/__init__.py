@@ -1,4 +1,4 @@
-"""Between posenc and the files and weights of others."""
+"""Read and convert the checkpoints of other libraries."""
 
 from posenc.interop.conversion import Conversion, convert_checkpoint
 from posenc.interop.layouts import LAYOUTS as _LAYOUTS

@@ -1,9 +1,10 @@
-"""How model types lay queries and keys out in their weights: which tensors hold them, and in what order.
+"""The layout of queries and keys in the weights of each model type: their tensors and the order of rows.
 
-A row of a projection belongs to a head and a lane. Most types have one projection for queries and one for keys, heads
-one after another. Others put both and the values into one tensor, which is written here as the order of parts within
-a group of heads. A type that is not here is refused, because a wrong guess would leave a model that runs and is wrong.
-Each entry but those with code of their own was checked by the logits of a small model (tests/interop).
+A row of a projection belongs to a head and to one of its dimensions. Most types have one projection for queries and
+one for keys, with heads in order. Others have one tensor for queries, keys and values, described here by the order of
+parts within a group of heads. A type that is not listed is refused, since a wrong guess would give a model that runs
+with wrong results. Each entry was checked with the logits of a small model (tests/interop), except for types whose code
+is not in transformers.
 """
 
 from collections.abc import Mapping
@@ -12,9 +13,8 @@ from typing import Literal, NamedTuple
 from posenc.config.model import Model
 from posenc.config.models import TYPES
 
-# The order of parts among the rows of a projection, and into how many groups its heads are split, each of which has
-# its parts in this order. q are query heads, k key heads, v value heads, g a gate as wide as the query head before
-# it, c what multi-head latent attention compresses.
+# The order of parts within a group of heads, and the number of groups in a projection. q are query heads, k key heads,
+# v value heads, g a gate as wide as the query head before it, c the latent of multi-head latent attention.
 Parts = tuple[str, Literal["one", "n_heads", "n_kv_heads", "four"]]
 _Q: Parts = ("q", "one")
 _K: Parts = ("k", "one")
@@ -24,23 +24,23 @@ _PER_KEY: Parts = ("qkv", "n_kv_heads")
 
 
 class Layout(NamedTuple):
-    """Where a type keeps queries and keys."""
+    """The names of the tensors with queries and keys in a model type."""
 
-    projections: Mapping[str, Parts] = {"q_proj": _Q, "k_proj": _K}  # those that hold them, and the order of rows
-    layers: str = "layers"  # what the list of layers is called
-    attention: str = "self_attn"  # what the attention of a layer is called, as a pattern
-    still: str = ""  # what else it holds here, which a turn of lanes does not concern
-    stacks: str = ""  # further names that may stand before the list of layers
+    projections: Mapping[str, Parts] = {"q_proj": _Q, "k_proj": _K}  # the projections, and the order of their rows
+    layers: str = "layers"  # the name of the list of layers
+    attention: str = "self_attn"  # a pattern for the name of the attention of a layer
+    still: str = ""  # its other children, which a permutation does not affect
+    stacks: str = ""  # further names that may come before the list of layers
     left: str | None = None  # another module with queries and keys, which have no position
 
 
-# Norms of queries or keys: over a head, over all heads, or one a head; before the rotation or after it.
+# Norms of queries or keys: over each head, over all heads, or with weights for each head; before or after the rotation.
 NORMS = "q_norm k_norm q_layernorm k_layernorm q_layer_norm k_layer_norm query_layernorm key_layernorm"
-# What the attention of any type may hold besides; inv_freq has one number a pair in both pairings.
+# Other children of attention in any type; inv_freq has one number for each pair in both pairings.
 STILL = "v_proj o_proj out_proj dense gate_proj g_proj gate_bias sinks v_norm rotary_emb attn_sub_norm"
-# Layers for predicting several tokens, counted by themselves.
+# Layers for multi-token prediction, with their own numbers.
 EXTRA = "mtp"
-# Names that may stand before the list of layers of a language model.
+# Names that may come before the list of layers of a language model.
 STACKS = f"base_model model language_model text_model transformer module _orig_mod {EXTRA}"
 
 _PLAIN = """\
@@ -93,7 +93,7 @@ LAYOUTS: dict[str, Layout] = {
     "roformer": _BERT,
 }
 
-# Types with code of their own, whose settings stand in that code and not in transformers: (pairing, further fields).
+# Types whose code is not in transformers, with settings that are only in that code: (pairing, further fields).
 REMOTE: dict[str, tuple[Literal["half", "interleaved"], dict[str, float]]] = {
     "chatglm": ("interleaved", {"partial_rotary_factor": 0.5}),
     "internlm2": ("half", {}),
@@ -104,38 +104,38 @@ _INDEXED = (
     "qwen4_exp_text"
 )
 REFUSED = {
-    **dict.fromkeys(_INDEXED.split(), "its indexer turns queries and keys of its own, by a pairing of its own"),
-    "deepseek_v4": "its keys are its values, turned and turned back",
+    **dict.fromkeys(_INDEXED.split(), "its indexer rotates further queries and keys, with another pairing"),
+    "deepseek_v4": "its values are its keys, and its outputs are rotated back",
     "jetmoe": "its queries come from experts",
-    "timesfm2_5": "each lane of its queries has a scale",
+    "timesfm2_5": "each dimension of its queries has a scale",
     "zamba2": "its layers share projections and adapt them",
-    "zaya": "it mixes lanes of queries and keys by a convolution",
+    "zaya": "a convolution mixes the dimensions of its queries and keys",
 }
 
 
 def layout(model: Model) -> Layout:
-    """Return where a model keeps its queries and keys.
+    """Return the layout of a model.
 
-    A type that `config` does not know is taken to have plain projections, or compressed ones if the file has their
-    widths: the caller has named its pairing, and other names than theirs are refused.
+    A type that `config` does not know is assumed to have plain projections, or compressed ones if the file has their
+    widths. This is safe, because the caller must pass its pairing and other names than theirs are refused.
 
     Raises:
-        ValueError: The type is known to be unfit, or its layout is unknown.
+        ValueError: The type cannot be converted, or its layout is unknown.
     """
     name = model.name
     why = REFUSED.get(name)
     if name == "roformer" and model.fields.get("rotary_value"):
-        why = "with rotary_value its values turn too"
+        why = "with rotary_value its values rotate too"
     if why is not None:
         raise ValueError(f"convert_pairing: {name} cannot be converted, because {why}. Use another model type.")
     if name not in LAYOUTS and name in TYPES:
         raise ValueError(
-            f"convert_pairing: where {name} keeps queries and keys is not known, so it is not converted by guess; "
-            f"known are the {len(LAYOUTS)} types of interop.MODEL_TYPES. Add its layout to posenc.interop.layouts."
+            f"convert_pairing: the layout of queries and keys in {name} is not known, only that of the {len(LAYOUTS)} "
+            f"types in interop.MODEL_TYPES. Add its layout to posenc.interop.layouts."
         )
     found = LAYOUTS.get(name, _LATENT if model.fields.get("qk_rope_head_dim") else Layout())
     get = model.fields.get
-    flagged = {  # types with one projection, whose order goes by a flag of the file
+    flagged = {  # types with one projection, whose order depends on a flag in the file
         "chatglm": _ALL if get("multi_query_attention") else _PER_HEAD,
         "falcon": _PER_KEY if get("new_decoder_architecture") else _ALL if get("multi_query", True) else _PER_HEAD,
     }

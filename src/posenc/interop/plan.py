@@ -1,6 +1,6 @@
-"""Weights trained with one pairing of lanes, permuted so that they give the same with the other.
+"""Permute the weights of one pairing of dimensions so that they give the same results with the other.
 
-Which tensors are permuted, how, and why the others are not, is decided from names and shapes alone.
+The permutations, and the reasons for leaving tensors unchanged, depend only on names and shapes.
 """
 
 from collections import Counter, defaultdict
@@ -24,9 +24,9 @@ _PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class Sort(NamedTuple):
-    """Shape of a tensor, and its dtype in the words of whoever holds it; `plain` if it is a floating one that is exact.
+    """The shape of a tensor, the name of its dtype, and whether it is a plain floating tensor.
 
-    Only float64, float32, float16 and bfloat16 are plain: what is narrower comes with scales of blocks of rows.
+    Only float64, float32, float16 and bfloat16 are plain. Narrower dtypes come with scales for blocks of rows.
     """
 
     shape: tuple[int, ...]
@@ -34,8 +34,8 @@ class Sort(NamedTuple):
     plain: bool
 
 
-class Turn(NamedTuple):
-    """Where lanes change places in a tensor: in so many entries along `dim` behind each start."""
+class Permutation(NamedTuple):
+    """A permutation of `rotary_dim` entries along `dim` from each start."""
 
     dim: int
     starts: tuple[int, ...]
@@ -43,7 +43,7 @@ class Turn(NamedTuple):
     to: config.Pairing
 
     def apply(self, tensor: Tensor) -> Tensor:
-        """Return a permuted copy, bit for bit what the tensor held."""
+        """Return a permuted copy with the same bits."""
         lanes = torch.arange(self.rotary_dim)
         order = lanes.view(2, -1).T if self.to == "interleaved" else lanes.view(-1, 2).T
         index = torch.arange(tensor.shape[self.dim])
@@ -54,24 +54,24 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done to a checkpoint.
+    """The conversion of a checkpoint.
 
     Args:
         model_type: The type of the language model.
         of: The present pairing.
-        to: The new one.
-        turns: The tensors that are permuted.
-        left: Names of queries and keys that are not, with the reason.
+        to: The new pairing.
+        turns: The permutation of each tensor that is permuted.
+        left: Names of queries and keys that are not permuted, with the reason.
     """
 
     model_type: str
     of: config.Pairing
     to: config.Pairing
-    turns: Mapping[str, Turn] = field(repr=False)
+    turns: Mapping[str, Permutation] = field(repr=False)
     left: Mapping[str, str] = field(repr=False)
 
     def counts(self) -> dict[str, int]:
-        """Return how many names were left for each reason."""
+        """Return the number of names that were left for each reason."""
         return dict(Counter(self.left.values()))
 
 
@@ -82,54 +82,54 @@ def convert_pairing(
     *,
     of: config.Pairing | None = None,
 ) -> dict[str, Tensor]:
-    """Permute queries and keys so that code which pairs lanes otherwise gives the same logits.
+    """Permute queries and keys so that code with the other pairing gives the same logits.
 
-    Pair k has the lanes k and k + rotary_dim / 2 in "half" and the lanes 2k and 2k + 1 in "interleaved". Rows of the
-    projections move with their biases, norms and LoRA factors, in the lanes of each head that turn; what the scores
-    are summed over stays the same set. The model's code must then rotate with the new pairing: most types have no key
-    for it. Names that look like queries or keys and are not understood are an error, for a model with one projection
-    left as it was runs and is wrong.
+    Pair k has the dimensions k and k + rotary_dim / 2 in "half", and 2k and 2k + 1 in "interleaved". Within the rotated
+    dimensions of each head, rows of the projections move together with their biases, norms and LoRA factors, so q·k
+    keeps its value. Afterwards the model's code must rotate with the new pairing, for which most types have no key.
+    Names that look like queries or keys but are not known raise an error, since a model with one projection left
+    unchanged would run and give wrong results.
 
     Args:
-        state_dict: Tensors by name, as transformers and PEFT name them: the whole model, or its LoRA factors alone.
-            Neither it nor a tensor in it is changed.
+        state_dict: Tensors by name, as in transformers and PEFT: the whole model, or only its LoRA factors. It stays
+            unchanged, and so do its tensors.
         source: The model's configuration, as for `config.read`.
         to: The new pairing.
-        of: The present pairing; None takes what the model type has.
+        of: The present pairing; None for that of the model type.
 
     Returns:
-        A new dict with the same names in the same order. Tensors that are not permuted are the caller's own objects,
-        and names that shared one tensor share its permuted copy.
+        A new dict with the same names in the same order. Tensors that are not permuted are the caller's own objects.
+        Names that shared one tensor share its permuted copy.
 
     Raises:
         ValueError: The weights have that pairing already, are quantized, or are of a type whose layout is unknown;
-            names or shapes are not understood; or the configuration is refused.
-        TypeError: A value is no tensor.
+            names or shapes are not known; or the configuration is refused.
+        TypeError: A value is not a tensor.
 
-    Source: the rotate-half form of GPT-NeoX and of Hugging Face's Llama, against the paper's (Su et al. 2021, 3.4.2).
+    Source: the rotate-half form of GPT-NeoX and Hugging Face's Llama, and the paper's form (Su et al. 2021, 3.4.2).
 
     >>> llama = {"model_type": "llama", "hidden_size": 4, "num_attention_heads": 1, "num_hidden_layers": 1}
     >>> names = [f"model.layers.0.self_attn.{part}_proj.bias" for part in "qk"]
-    >>> turned = convert_pairing({name: torch.arange(4.0) for name in names}, llama, "interleaved")
-    >>> turned[names[0]].tolist()
+    >>> converted = convert_pairing({name: torch.arange(4.0) for name in names}, llama, "interleaved")
+    >>> converted[names[0]].tolist()
     [0.0, 2.0, 1.0, 3.0]
     """
     turns = plan({name: _sort(name, tensor) for name, tensor in state_dict.items()}, source, to, of).turns
-    done: dict[tuple[Any, ...], Tensor] = {}  # by memory, so that what was shared is shared
+    done: dict[tuple[Any, ...], Tensor] = {}  # by memory, so that shared tensors stay shared
     out = dict(state_dict)
-    for name, turn in turns.items():
+    for name, permutation in turns.items():
         x = out[name]
         place = id(x) if x.is_meta else (x.data_ptr(), x.device, x.dtype, x.shape, x.stride())
-        if (place, turn) not in done:
-            done[place, turn] = turn.apply(x)
-        out[name] = done[place, turn]
+        if (place, permutation) not in done:
+            done[place, permutation] = permutation.apply(x)
+        out[name] = done[place, permutation]
     return out
 
 
 def _sort(name: str, tensor: Tensor) -> Sort:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{_WHO}: values must be tensors; got {type(tensor).__name__} for {name!r}. Pass a state_dict.")
-    # a class of its own holds something else than it shows: scales, shards
+    # subclasses of Tensor may hold other data than they show, such as scales or shards
     own = type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
     dtype = type(tensor).__name__ if own else str(tensor.dtype).removeprefix("torch.")
     return Sort(tuple(tensor.shape), dtype, tensor.dtype in _PLAIN and not own and tensor.layout == torch.strided)
@@ -138,11 +138,11 @@ def _sort(name: str, tensor: Tensor) -> Sort:
 def plan(
     tensors: Mapping[str, Sort], source: config.Source, to: config.Pairing, of: config.Pairing | None = None
 ) -> Plan:
-    """Decide what is permuted; as `convert_pairing`, which has the tensors themselves.
+    """Plan the permutations of `convert_pairing` from shapes and dtypes, without the tensors.
 
     Raises:
         ValueError: See `convert_pairing`.
-        TypeError: A name is no string, or the configuration has a value of a wrong kind.
+        TypeError: A name is not a string, or the configuration has a value of a wrong type.
     """
     for word, value, usual in (("to", to, "half"), ("of", of, None)):
         if value not in ("half", "interleaved", usual):
@@ -152,10 +152,10 @@ def plan(
     if layers.pairing == to:
         raise ValueError(
             f"{_WHO}: these weights are {to} already, so there is nothing to do; got to={short(to)}. "
-            f"If the weights differ from what {model.name} has, say which they are with of."
+            f"If they do not have the usual pairing of {model.name}, pass their pairing as of."
         )
-    turns, left, wrong = dict[str, Turn](), dict[str, str](), dict[str, str]()
-    held: dict[str, str] = defaultdict(str)  # of queries and keys, by each attention
+    turns, left, wrong = dict[str, Permutation](), dict[str, str](), dict[str, str]()
+    held: dict[str, str] = defaultdict(str)  # the letters of queries and keys found in each attention
     for name, sort in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"{_WHO}: names of tensors must be strings; got {short(name)}. Pass a state_dict.")
@@ -165,7 +165,7 @@ def plan(
         except ValueError as error:
             wrong[name] = str(error)
             continue
-        if isinstance(decided, Turn):
+        if isinstance(decided, Permutation):
             turns[name] = decided
             held[found.module] += found.parts[0] if found.parts and found.role == "weight" else ""
         elif decided:
@@ -174,11 +174,11 @@ def plan(
     return Plan(model.name, layers.pairing, to, turns, left)
 
 
-def _decide(found: Found, sort: Sort, layers: Layers, to: config.Pairing) -> Turn | str | None:
-    """Return how a tensor turns, why its queries or keys are left as they are, or None if it holds none.
+def _decide(found: Found, sort: Sort, layers: Layers, to: config.Pairing) -> Permutation | str | None:
+    """Return a tensor's permutation, the reason why its queries or keys are left, or None if it has neither.
 
     Raises:
-        ValueError: It is not understood.
+        ValueError: The tensor is not known.
     """
     if found.role in ("still", "left"):
         return found.why or None
@@ -200,27 +200,27 @@ def _decide(found: Found, sort: Sort, layers: Layers, to: config.Pairing) -> Tur
     if found.parts:
         starts = heads.starts(found.parts, size)
     elif size % heads.head_dim or not size:
-        raise ValueError(f"has {size} lanes where heads have {heads.head_dim}")
+        raise ValueError(f"has {size} entries where heads have {heads.head_dim}")
     else:
         starts = tuple(range(heads.first, size, heads.head_dim))
-    return Turn(dim, starts, heads.rotary_dim, to)
+    return Permutation(dim, starts, heads.rotary_dim, to)
 
 
-def _refuse(model: Model, turns: Mapping[str, Turn], wrong: Mapping[str, str], held: Mapping[str, str]) -> None:
-    """Raise if anything was not understood, if a query has no key, or if nothing turns."""
+def _refuse(model: Model, turns: Mapping[str, Permutation], wrong: Mapping[str, str], held: Mapping[str, str]) -> None:
+    """Raise an error if a tensor was not known, if queries lack keys, or if nothing rotates."""
     quantized = [name for name, why in wrong.items() if why.startswith("quantized")]
     needed = {"q"} if model.fields.get("num_kv_shared_layers") else {"q", "k"}
     single = [module for module, parts in held.items() if parts and not needed <= set(parts)]
     if quantized:
         raise ValueError(
-            f"{_WHO}: quantized queries and keys cannot be permuted, because their scales hold for blocks of rows; "
-            f"got {_list(quantized)}. Convert the weights before they are quantized."
+            f"{_WHO}: quantized queries and keys cannot be permuted, because blocks of rows share scales; got "
+            f"{_list(quantized)}. Convert the weights before they are quantized."
         )
     if wrong:
         listed = _list(f"{name} ({why})" for name, why in wrong.items())
         raise ValueError(
-            f"{_WHO}: what looks like queries or keys in {len(wrong)} tensors is not understood as {model.name} has "
-            f"them, so nothing was converted; got {listed}."
+            f"{_WHO}: tensors that look like queries or keys do not match the layout of {model.name}, so nothing was "
+            f"converted; got {listed}."
         )
     if single:
         raise ValueError(
@@ -229,7 +229,7 @@ def _refuse(model: Model, turns: Mapping[str, Turn], wrong: Mapping[str, str], h
         )
     if not turns:
         raise ValueError(
-            f"{_WHO}: there are no queries or keys that turn among these tensors; got names that {model.name} does not "
+            f"{_WHO}: none of these tensors has queries or keys that rotate; got names that {model.name} does not "
             f"have. Pass its state_dict or LoRA factors."
         )
 

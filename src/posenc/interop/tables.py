@@ -1,4 +1,4 @@
-"""Published encodings with their tables, read from a checkpoint: those of T5, DeBERTa, Swin and BLOOM."""
+"""Read the encodings of published models with their learned tables: T5, DeBERTa, Swin and BLOOM."""
 
 import os
 import re
@@ -27,64 +27,64 @@ def load_tables(checkpoint: str | os.PathLike[str]) -> dict[str, Encoding]:
     """Return the encoding of each attention layer of a published model, with its learned table.
 
     A layer is named by the path of its attention in the checkpoint, such as "encoder.block.0.layer.0.SelfAttention".
-    Layers that share a table share the encoding: T5's first block has the table of its stack, and BLOOM's slopes are
-    the same in all, so that `PerLayer` places them once. DeBERTa has one table for all layers, which each projects
-    its own way; its projections are folded in, and a projection in half precision is done in float32.
-    Only the tensors of tables are read, by safetensors: nothing in a file is executed.
+    Layers that share a table share one encoding, so `PerLayer` places it once: T5's first block has the table of its
+    stack, and BLOOM's slopes are the same in all layers. DeBERTa has one table that each layer projects differently;
+    the projections are folded into the tables, in float32 for half precision weights. Only the tensors of tables are
+    read, by safetensors, and nothing in a file is executed.
 
     Args:
         checkpoint: A directory with config.json and *.safetensors, or one such file next to its config.json.
 
     Returns:
-        The encodings in the order of the layers. T5 does not divide q·k by √d, DeBERTa divides by √(d (1 + terms)):
-        their `score_scale` says so.
+        The encodings in the order of the layers. Their `score_scale` follows the model: T5 does not divide q·k by √d,
+        and DeBERTa divides by √(d (1 + terms)).
 
     Raises:
         FileNotFoundError: There is no config.json.
-        ValueError: A type of model that is not known here; weights that are missing, damaged, in another format, not
-            finite, or of other sizes than the configuration's.
-        TypeError: The configuration has a value of another kind.
+        ValueError: The model type is not supported, or weights are missing, damaged, in another format, not finite, or
+            of other sizes than in the configuration.
+        TypeError: A value of the configuration has a wrong type.
 
-    Source: the checkpoints of t5, mt5, umt5, deberta-v2, swin and bloom as transformers writes them.
+    Source: the checkpoints of t5, mt5, umt5, deberta-v2, swin and bloom that transformers writes.
     """
     path = Path(checkpoint)
     fields = config.read(path if path.is_dir() else path.parent)
     kind = fields.get("model_type")
     if not isinstance(kind, str) or kind not in _READERS:
         raise ValueError(
-            f"{_WHO}: knows the tables of {', '.join(_READERS)}; got model_type={short(kind)}. Set the parameters of "
-            "its encoding from the tensors that you know."
+            f"{_WHO}: reads the tables of {', '.join(_READERS)}; got model_type={short(kind)}. For other types, "
+            "construct the encoding and set its parameters from the model's tensors."
         )
     found = _READERS[kind](fields, ways(open_model(Checked(fields))) or [], _open(path))
     if not found:
-        raise ValueError(f"{_WHO}: {short(path.name)} holds no table of {kind}. Name the directory of the whole model.")
+        raise ValueError(f"{_WHO}: {short(path.name)} has no table of {kind}. Pass the directory of the whole model.")
     return found
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """Which tensor is in which file; read one at a time."""
+    """The file of each tensor; tensors are read one at a time."""
 
     shards: Mapping[str, Shard]
 
     def path(self, pattern: str) -> re.Match[str] | None:
-        """Return the one name that matches as a whole behind any path, None without one."""
+        """Return the one name that matches after any path, or None."""
         found = [m for name in self.shards if (m := re.fullmatch(rf"(?P<before>(?:\w+\.)*?){pattern}", name))]
         if len(found) > 1:
             raise ValueError(
-                f"{_WHO}: it must be clear which table is meant; got {short(found[0][0])} and {short(found[1][0])}. "
-                "Remove the other model's tensors."
+                f"{_WHO}: the checkpoint must have one such table; got {short(found[0][0])} and "
+                f"{short(found[1][0])}. Remove the other model's tensors."
             )
         return found[0] if found else None
 
     def read(self, name: str, *shape: int) -> Tensor:
-        """Return a tensor of that shape in the precision of the file."""
+        """Return the tensor with this name, which must have this shape, in the precision of the file."""
         if name not in self.shards:
             raise ValueError(f"{_WHO}: {short(name)} is missing. Complete the checkpoint.")
         sort = self.shards[name].sorts[name]
         if sort.shape != shape or not sort.plain:
             raise ValueError(
-                f"{_WHO}: {short(name)} must be a floating tensor {shape}, by what config.json says; got "
+                f"{_WHO}: {short(name)} must be a floating tensor of shape {shape}, by config.json; got "
                 f"{sort.dtype} {sort.shape}. Restore the checkpoint, or its configuration."
             )
         try:
@@ -106,18 +106,18 @@ class _Weights:
 def _open(path: Path) -> _Weights:
     if path.suffix in PICKLES or not path.exists():
         raise ValueError(
-            f"{_WHO}: the checkpoint must be a directory or a file in safetensors; got {short(path.name)}. Load the "
-            "model where you trust it and save it with save_pretrained, which writes model.safetensors."
+            f"{_WHO}: the checkpoint must be a directory or a file in safetensors; got {short(path.name)}. If you "
+            "trust the model, load it and save it with save_pretrained, which writes model.safetensors."
         )
     try:
         shards: tuple[Shard, ...] = open_checkpoint(path).shards if path.is_dir() else (open_shard(path),)
-    except ValueError as error:  # written for the conversion of checkpoints, which reads them the same way
+    except ValueError as error:  # open_checkpoint is shared with `convert`, whose name its errors have
         raise ValueError(f"{_WHO}: {str(error).removeprefix('convert: ')}") from error
     return _Weights({name: shard for shard in shards for name in shard.sorts})
 
 
 def _filled(way: Way, **tables: Tensor) -> Encoding:
-    """Construct the encoding of a layer, with tables in their own precision."""
+    """Construct the encoding of a layer, with tables in the precision of the file."""
     encoding: Encoding = registry.create(way.encoding, **way.options)
     for name, table in tables.items():
         setattr(encoding, name, torch.nn.Parameter(table.contiguous()))
@@ -125,7 +125,7 @@ def _filled(way: Way, **tables: Tensor) -> Encoding:
 
 
 def _by_layer(way: Way, homes: list[str], weights: _Weights, table: str, *shape: int) -> dict[str, Encoding]:
-    """Read the table of each layer, or the first's where layers share it."""
+    """Read the table of each layer, or only the first if layers share it."""
     own = homes[:1] if way.shared else homes
     read: list[Encoding] = [_filled(way, weight=weights.read(f"{home}.{table}", *shape)) for home in own]
     return {home: read[0 if way.shared else i] for i, home in enumerate(homes)}
@@ -135,7 +135,7 @@ def _t5(fields: Mapping[str, Any], ways: list[Way], weights: _Weights) -> dict[s
     inside, table, found = "layer.0.SelfAttention", "relative_attention_bias.weight", dict[str, Encoding]()
     for way in ways:
         first = weights.path(rf"{way.part}\.block\.0\.{inside}\.{re.escape(table)}")
-        if first is not None:  # else a stack that this model does not have
+        if first is not None:  # None for a stack that this model does not have
             homes = [f"{first['before']}{way.part}.block.{i}.{inside}" for i in range(way.count)]
             found |= _by_layer(way, homes, weights, table, way.options["n_buckets"], way.options["n_heads"])
     return found
@@ -164,7 +164,7 @@ def _deberta(fields: Mapping[str, Any], ways: list[Way], weights: _Weights) -> d
     (way,) = ways
     if way.encoding != "deberta":
         raise ValueError(
-            f"{_WHO}: layers have a table where relative_attention is true and pos_att_type names c2p, p2c or both; "
+            f"{_WHO}: layers have a table only if relative_attention is true and pos_att_type has c2p or p2c; "
             f"got relative_attention={short(fields.get('relative_attention'))} and "
             f"pos_att_type={short(fields.get('pos_att_type'))}. Correct the file."
         )
@@ -189,17 +189,17 @@ def _deberta(fields: Mapping[str, Any], ways: list[Way], weights: _Weights) -> d
         folded = {}
         for term in way.options["terms"]:
             own_name, projection = projections[term]
-            turned = weights.linear(f"{name}.{projection}", n_heads * head_dim, width, table)
-            folded[own_name] = turned.unflatten(-1, (n_heads, head_dim)).transpose(0, 1)[:, rows]
+            projected = weights.linear(f"{name}.{projection}", n_heads * head_dim, width, table)
+            folded[own_name] = projected.unflatten(-1, (n_heads, head_dim)).transpose(0, 1)[:, rows]
         found[name] = _filled(way, **folded)
     return found
 
 
 def clipped_rows(span: int) -> Tensor:
-    """Return which row of a DeBERTa's table without buckets is each row of `posenc.DeBERTa`.
+    """Return the row of a DeBERTa table without buckets for each row of `posenc.DeBERTa`.
 
-    The model clips distances, at `span` ahead and `span - 1` behind: half of twice as many of ours hold one distance
-    each, and the others repeat the rows at the ends.
+    The model clips distances to -span .. span - 1. `posenc.DeBERTa` has twice as many rows: half of them have one
+    distance each, and the others repeat the rows at the ends.
     """
     return (torch.arange(4 * span) - span).clamp(0, 2 * span - 1)
 

@@ -1,5 +1,5 @@
-"""The rotation of queries and keys: one entry, `turn_all`, whatever computes it."""
+"""The rotation of queries and keys: `rotate_all` is the one entry to all backends."""
 
-from posenc.kernels.turning import Way, turn, turn_all
+from posenc.kernels.rotation import Way, rotate, rotate_all
 
-__all__ = ["Way", "turn", "turn_all"]
+__all__ = ["Way", "rotate", "rotate_all"]

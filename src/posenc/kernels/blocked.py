@@ -1,7 +1,7 @@
-"""The rotation on a CPU with nothing but torch: blocks that fit a cache, in memory that is taken once.
+"""The rotation on a CPU in plain torch: in blocks that fit the cache, with buffers that are allocated once.
 
-In eager torch each operation is a pass over memory. Here a pass is over a block, which the next one finds in the
-cache. Pairs next to each other are complex numbers, and torch multiplies those in one pass.
+In eager torch each operation is a pass over memory. Here a pass is over a block, which is still in the cache for the
+next one. Interleaved pairs are complex numbers, which torch multiplies in one pass.
 """
 
 from collections.abc import Sequence
@@ -12,44 +12,44 @@ from torch import Tensor
 from posenc.kernels.eager import Pairing, Side
 from posenc.kernels.jobs import Job, rotated_part
 
-BLOCK = 2**19  # numbers: more than a core's cache holds, but each call takes some microseconds
-RUN = 2**15  # numbers of one head that are read in one go
+BLOCK = 2**19  # numbers in a block: more than fit a core's cache, since each call costs some microseconds
+RUN = 2**15  # the most numbers of one head in a block
 SEQ = 3  # of (batch, table heads, heads that share one, seq, head dimensions)
 
 
 def refuses(jobs: Sequence[Job]) -> str | None:
     """Return why these tensors cannot be rotated here, or None."""
     device = jobs[0].x.device
-    return None if device.type == "cpu" else f"is for the CPU's caches; got tensors on {device}"
+    return None if device.type == "cpu" else f"it runs only on a CPU; got tensors on {device}"
 
 
 def run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
     """Write the rotations."""
-    room = _Room()
+    buffers = _Buffers()
     with torch.no_grad():
         for job in jobs:
             part = rotated_part(job, side)
             for rest in (slice(0, part.start), slice(part.stop, None)):
                 if job.x.data_ptr() != job.out.data_ptr() and job.x[..., rest].numel():
                     job.out[..., rest] = job.x[..., rest]
-            _run_one(job, part, pairing, room)
+            _run_one(job, part, pairing, buffers)
 
 
-class _Room:
-    """Memory for blocks in the precision of the arithmetic, which all blocks of one layout share."""
+class _Buffers:
+    """Buffers in the precision of the arithmetic, shared by all blocks of one layout."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], Tensor] = {}
 
     def like(self, x: Tensor, which: int, wide: torch.dtype) -> Tensor:
-        """Return a dense tensor of this shape, whose dimensions lie one inside the other as those of x."""
+        """Return a dense tensor with the shape and the dimension order of x."""
         key = which, x.shape, x.stride(), wide
         if key not in self._made:
             self._made[key] = torch.empty_like(x, dtype=wide)
         return self._made[key]
 
 
-def _run_one(job: Job, part: slice, pairing: Pairing, room: _Room) -> None:
+def _run_one(job: Job, part: slice, pairing: Pairing, buffers: _Buffers) -> None:
     heads = job.cos.shape[1]
     x, out = (t[..., part].unflatten(1, (heads, -1)) for t in (job.x, job.out))
     half = pairing == "half"
@@ -58,30 +58,30 @@ def _run_one(job: Job, part: slice, pairing: Pairing, room: _Room) -> None:
     first, second = (t.unsqueeze(2).expand(*x.shape[:-1], t.shape[-1]) for t in tables)
     sizes = _sizes(x)
     for piece in zip(*(_pieces(t, sizes) for t in (x, out, first, second)), strict=True):
-        rotate(room, *piece)
+        rotate(buffers, *piece)
 
 
-def _rotate_complex(room: _Room, x: Tensor, out: Tensor, factor: Tensor, sin: Tensor) -> None:
+def _rotate_complex(buffers: _Buffers, x: Tensor, out: Tensor, factor: Tensor, sin: Tensor) -> None:
     direct = x.dtype == sin.dtype and _pairs_fit(x) and _pairs_fit(out)
-    source = x if direct else room.like(x, 0, sin.dtype).copy_(x)
+    source = x if direct else buffers.like(x, 0, sin.dtype).copy_(x)
     target = out if direct else source
-    pairs, turned = (torch.view_as_complex(t.unflatten(-1, (-1, 2))) for t in (source, target))
-    torch.mul(pairs, factor, out=turned)
+    pairs, rotated = (torch.view_as_complex(t.unflatten(-1, (-1, 2))) for t in (source, target))
+    torch.mul(pairs, factor, out=rotated)
     if not direct:
         out.copy_(source)
 
 
 def _pairs_fit(t: Tensor) -> bool:
-    """Whether pairs lie as complex numbers must."""
+    """Whether pairs have the memory layout of complex numbers."""
     return t.storage_offset() % 2 == 0 and all(s % 2 == 0 for s in t.stride()[:-1]) and t.data_ptr() % 8 == 0
 
 
-def _rotate_halves(room: _Room, x: Tensor, out: Tensor, cos: Tensor, sin: Tensor) -> None:
-    # whole rows are copied and multiplied: torch is slow where rows are short
+def _rotate_halves(buffers: _Buffers, x: Tensor, out: Tensor, cos: Tensor, sin: Tensor) -> None:
+    # copy and multiply whole rows, since torch is slow for short ones
     same = x.dtype == sin.dtype
     reads = same and x.data_ptr() != out.data_ptr()
-    source = x if reads else room.like(x, 0, sin.dtype).copy_(x)
-    target = out if same else room.like(x, 1, sin.dtype)
+    source = x if reads else buffers.like(x, 0, sin.dtype).copy_(x)
+    target = out if same else buffers.like(x, 1, sin.dtype)
     (a, b), (a_out, b_out) = source.chunk(2, -1), target.chunk(2, -1)
     torch.mul(source, cos, out=target)
     a_out.addcmul_(b, sin, value=-1)
@@ -91,9 +91,9 @@ def _rotate_halves(room: _Room, x: Tensor, out: Tensor, cos: Tensor, sin: Tensor
 
 
 def _sizes(x: Tensor) -> dict[int, int]:
-    """Return how many of which dimensions a piece of at most BLOCK numbers has, whole rows of head dimensions.
+    """Return the size of each dimension in a piece of at most BLOCK numbers, with whole rows of head dimensions.
 
-    Many heads of few tokens rather than few heads of many: heads read the same rows of the tables.
+    Pieces have many heads of few tokens rather than the reverse, since heads read the same rows of the tables.
     """
     room = max(1, BLOCK // x.shape[-1])
     tokens = max(1, min(x.shape[SEQ], RUN // x.shape[-1], room))

@@ -1,7 +1,6 @@
 """The rotation on a CPU in one pass over memory, compiled by numba (the extra `fast`).
 
-q and k are rotated in one call, in place or out of place. Threads are those that torch's own operations use, so that
-neither waits for the other.
+q and k are rotated in one call, in place or out of place, on the threads of torch's own operations.
 """
 
 import hashlib
@@ -22,26 +21,26 @@ from posenc.kernels.eager import Pairing, Side
 from posenc.kernels.jobs import Job, rotated_part
 from posenc.kernels.vectors import BYTES, WIDTH
 
-UNIT = 2**20  # bytes that a thread takes on at once
-GRAIN = 2**15  # numbers that are worth a thread, as torch has it
+UNIT = 2**20  # bytes of one unit of work
+GRAIN = 2**15  # the fewest numbers for each thread, as in torch
 _NAMES = {t: str(t).removeprefix("torch.") for t in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
-# What a call is given, as int64: how many units are taken, what holds for all jobs, and EACH numbers of each job.
-# Strides are in bytes.
+# The layout of a call's int64 arguments: the number of units taken so far, the numbers that all jobs share, then EACH
+# numbers for each job. Strides are in bytes.
 TAKEN, UNITS, JOBS, BATCH, ITEMS, GROUPS, SEQ, BLOCK, BLOCKS, PAIRS, LANES, BEGIN, FIRST_JOB = range(13)
 X, OUT, COS, SIN, HEADS, SHARING, X_STRIDES, OUT_STRIDES, TABLE_STRIDES, EACH = 0, 1, 2, 3, 4, 5, 6, 9, 12, 15
 
-_rotate_rows: Any  # in the copies of `_work` that are compiled: what rotates some heads of some tokens
+_rotate_rows: Any  # in compiled copies of `_work`: the function that rotates some heads of some tokens
 
 
 def refuses(jobs: Sequence[Job]) -> str | None:
     """Return why these tensors cannot be rotated here, or None."""
     x, tables = jobs[0].x, {job.cos.dtype for job in jobs}
     if x.device.type != "cpu":
-        return f"turns on the CPU alone; got tensors on {x.device}"
+        return f"it runs only on a CPU; got tensors on {x.device}"
     if x.dtype not in _NAMES or (x.dtype.itemsize == 2 and torch.float64 in tables):
-        return f"has no arithmetic for {x.dtype} by tables of {' and '.join(sorted(map(str, tables)))}"
+        return f"it does not support {x.dtype} with tables of {' and '.join(sorted(map(str, tables)))}"
     if x.dtype == torch.float16 and not _has_float16():
-        return "needs a processor that converts float16"
+        return "it needs a processor that converts float16"
     return None
 
 
@@ -53,7 +52,7 @@ def run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
     """Write the rotations."""
     jobs = [job for job in jobs if job.x.numel()]
     alike = len({(job.x.shape[0], job.x.shape[2], job.cos.shape[3], job.cos.dtype) for job in jobs}) == 1
-    for together in [jobs] if alike else [[job] for job in jobs]:  # keys of a cache are more than queries
+    for together in [jobs] if alike else [[job] for job in jobs]:  # a cache has more keys than queries
         _run_alike(together, pairing, side)
 
 
@@ -62,7 +61,7 @@ def _run_alike(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
     x = jobs[0].x
     batch, _, seq, head_dim = x.shape
     elements, heads = sum(job.x.numel() for job in jobs), sum(job.x.shape[1] for job in jobs)
-    apart = x.stride(1) > x.stride(2) and seq > 1  # then a unit is one head of all that the jobs have: long rows
+    apart = x.stride(1) > x.stride(2) and seq > 1  # then a unit is one head of one job, whose rows are contiguous
     groups = heads if apart else 1
     unit = min(UNIT, elements * x.element_size() // (4 * torch.get_num_threads())) // (head_dim * x.element_size())
     rows = unit // (1 if apart else heads)  # tokens of all its heads
@@ -89,15 +88,17 @@ def _facts(job: Job) -> list[int]:
 
 @cache
 def compiled(stored: str, wide: str, pairing: str) -> Any:
-    """Return the C function void(int64 *) that rotates numbers of one kind by tables of another; kept on disk."""
-    # kept under its name, and made anew with this file: the name says of which kind it is, and by which vectors
+    """Return the C function void(int64 *) that rotates numbers of dtype `stored` by tables of dtype `wide`.
+
+    numba keeps it on disk by its qualified name, which therefore has the dtypes, the pairing and a digest of `vectors`.
+    """
     digest = hashlib.sha256(Path(vectors.__file__).read_bytes()).hexdigest()[:12]
     work = FunctionType(_work.__code__, globals() | {"_rotate_rows": _rows(stored, wide, pairing)})
     work.__qualname__ = f"rotate_{stored}_{wide}_{pairing}_{digest}"
     signature = types.void(types.CPointer(types.int64))
     try:
         return numba.cfunc(signature, cache=True, error_model="numpy")(work)
-    except (RuntimeError, OSError):  # there is no directory to keep it in, or no room in it
+    except (RuntimeError, OSError):  # no directory to keep it in, or the disk is full
         return numba.cfunc(signature, error_model="numpy")(work)
 
 
@@ -121,17 +122,17 @@ def _work(given):  # type: ignore[no-untyped-def]
 
 
 def _named(function: Any, *kind: str, **options: bool) -> Any:
-    """Compile a function under a name of its own: code from the disk is joined by names."""
+    """Compile a function under a unique name, since cached code is linked by name."""
     function.__qualname__ = "_".join((function.__name__, *kind))
     return numba.njit(**options)(function)
 
 
 def _rows(stored: str, wide: str, pairing: str) -> Any:
-    """Return what rotates some heads of some tokens."""
+    """Return the function that rotates some heads of some tokens."""
     rotate, move, size = _rotate(stored, wide, pairing), _move(stored), BYTES[stored]
 
     def rows(given, job, batch, first, last, begin, end):  # type: ignore[no-untyped-def]
-        # read once: the compiler cannot know that what is written below is not what was given
+        # read the arguments once: the compiler cannot rule out that the writes below change them
         at = FIRST_JOB + job * EACH
         n_pairs, n_lanes, low = given[PAIRS], given[LANES], given[BEGIN]
         high, sharing = low + 2 * n_pairs, given[at + SHARING]
@@ -158,7 +159,7 @@ def _rows(stored: str, wide: str, pairing: str) -> Any:
 
 
 def _rotate(stored: str, wide: str, pairing: str) -> Any:
-    """Return what rotates a row of pairs."""
+    """Return the function that rotates a row of pairs."""
     many, one = (vectors.rotate(vectors.Kind(stored, wide, width), pairing == "half") for width in (WIDTH, 1))
     size, table_size, lanes = BYTES[stored], BYTES[wide], 1 if pairing == "half" else 2
 
@@ -175,7 +176,7 @@ def _rotate(stored: str, wide: str, pairing: str) -> Any:
 
 
 def _move(stored: str) -> Any:
-    """Return what copies head dimensions that do not rotate."""
+    """Return the function that copies head dimensions that do not rotate."""
     many, one = vectors.move(stored, WIDTH), vectors.move(stored, 1)
     size = BYTES[stored]
 

@@ -1,4 +1,4 @@
-"""What a backend is given, and whether it may write there: asked of addresses alone, which are never followed."""
+"""The arguments of a backend, and the check of their memory for overlap, which only compares addresses."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from posenc.kernels.eager import Side
 
 
 class Job(NamedTuple):
-    """Queries or keys, where their rotation goes, and the tables that rotate them.
+    """Queries or keys, the output of their rotation, and the tables that rotate them.
 
     `x` and `out` are (batch, heads, seq, head_dim) with head dimensions next to each other in memory and any other
     strides; `out` may be `x`. `cos` and `sin` are (1 | batch, table_heads, seq, n_pairs) with equal strides, in the
-    precision of the arithmetic, any gain inside; head h reads those of h // (heads // table_heads).
+    precision of the arithmetic, with any gain multiplied in; head h reads table head h // (heads // table_heads).
     """
 
     x: Tensor
@@ -30,21 +30,21 @@ def rotated_part(job: Job, side: Side) -> slice:
 
 
 def in_four(t: Tensor) -> Tensor:
-    """Return a view with dimensions of one in front, four in all."""
+    """Return a view with four dimensions, by adding dimensions of size 1 in front."""
     return t.expand(*(1,) * (4 - t.ndim), *t.shape) if t.ndim < 4 else t
 
 
 def refuse_overlap(who: str, xs: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
-    """Raise where an out lies on memory that is read or written otherwise; it may be what is rotated itself.
+    """Raise an error if an output shares memory with other tensors; it may be its own input.
 
     Raises:
-        ValueError: Two numbers of an out, or two tensors, share some of their memory.
+        ValueError: Two numbers of an output share an address, or an output overlaps another tensor.
     """
     for name, out in zip("qk", outs, strict=False):
         if _overlaps_itself(out):
             raise ValueError(
-                f"{who}: cannot write {name} into expanded or overlapping memory, where one number stands for several; "
-                f"got shape {tuple(out.shape)} with strides {out.stride()}. Give it memory of its own, or use "
+                f"{who}: cannot write {name} into expanded or overlapping memory, where several elements share an "
+                f"address; got shape {tuple(out.shape)} with strides {out.stride()}. Pass a contiguous tensor, or use "
                 "rotate without out."
             )
     written = {f"out[{i}]": out for i, out in enumerate(outs)}
@@ -56,11 +56,11 @@ def refuse_overlap(who: str, xs: Sequence[Tensor], outs: Sequence[Tensor]) -> No
             if other == name or (other == own and _is_same(t, out)):
                 continue
             apart = spans[other][1] <= begin or end <= spans[other][0]
-            # parts of one projection lie between each other, row by row
+            # the rows of q and k from one projection alternate in memory
             if not apart and np.shares_memory(_addresses(out), _addresses(t)):
                 raise ValueError(
-                    f"{who}: {name} overlaps {other} in memory, so numbers would be overwritten before they are "
-                    "read. Give it memory of its own, or exactly what is rotated."
+                    f"{who}: {name} overlaps {other} in memory, so values would be overwritten before they are read. "
+                    "Pass a tensor with its own memory, or exactly the input tensor."
                 )
 
 
@@ -69,7 +69,7 @@ def _is_same(x: Tensor, out: Tensor) -> bool:
 
 
 def _span(t: Tensor) -> tuple[int, int]:
-    """Return the address of the first number, and the one behind the last."""
+    """Return the address of the first number, and one past the last."""
     last = sum(stride * (size - 1) for stride, size in zip(t.stride(), t.shape, strict=True))
     begin = t.data_ptr()
     return begin, begin + (last + 1) * t.element_size() if t.numel() else begin

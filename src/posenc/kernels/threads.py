@@ -1,4 +1,4 @@
-"""Compiled functions on torch's own threads: no second pool, which would fight the first one for the cores."""
+"""Run compiled functions on torch's own threads, since a second thread pool would compete for the cores."""
 
 import ctypes
 import os
@@ -14,12 +14,12 @@ _forked = False
 
 
 def share(call: Any, numbers: Sequence[int], most: int) -> None:
-    """Let threads call a function with the address of numbers; it takes work from them until none is left.
+    """Call a function on several threads with the address of shared numbers; each call takes units until none is left.
 
     Args:
         call: A function void(int64 *) compiled by numba.cfunc.
-        numbers: What it reads.
-        most: How many threads the work is worth; torch may use fewer.
+        numbers: The shared numbers.
+        most: The most threads worth using; torch may use fewer.
     """
     given = (ctypes.c_int64 * len(numbers))(*numbers)
     n = min(torch.get_num_threads(), most)
@@ -30,7 +30,7 @@ def share(call: Any, numbers: Sequence[int], most: int) -> None:
     others = [threading.Thread(target=call.ctypes, args=(given,)) for _ in range(n - 1)]
     for thread in others:
         thread.start()
-    call.ctypes(given)  # during which other threads of Python run
+    call.ctypes(given)  # ctypes releases the GIL, so other threads run
     for thread in others:
         thread.join()
 
@@ -51,7 +51,7 @@ def _openmp() -> Any | None:
 
 def _after_fork() -> None:
     global _forked
-    _forked = True  # the threads of OpenMP are not there any more, and it would wait for them for ever
+    _forked = True  # OpenMP's threads do not survive a fork, and it would wait for them forever
 
 
 if hasattr(os, "register_at_fork"):

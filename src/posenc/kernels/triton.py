@@ -1,9 +1,9 @@
 """The rotation on a GPU: one launch of a Triton kernel for queries and keys.
 
-Moving memory is all that the kernel costs, so block sizes follow from widths and need no tuning run: a thread moves 16
-bytes of each number of a pair, and a program rotates as many heads with one reading of the tables as leave enough
-programs for a large GPU. Nothing here waits for the device or allocates, so a CUDA graph can record it; as with any
-kernel, call it once before, since the first call compiles.
+The kernel is bound by memory bandwidth, so block sizes follow from widths without tuning. A thread moves 16 bytes of
+each half of the pairs. A program reads the tables once and rotates as many heads as leave enough programs for a large
+GPU. Nothing here waits for the device or allocates, so a CUDA graph can record it. Call it once before recording, since
+the first call compiles.
 """
 
 import functools
@@ -30,19 +30,19 @@ def refuses(jobs: Sequence[Job]) -> str | None:
     """Return why this backend cannot run these jobs, in a sentence, or None."""
     x = jobs[0].x
     if not x.is_cuda and not interprets():
-        return f"triton runs on GPUs alone, and in its interpreter (TRITON_INTERPRET=1); got {x.device} tensors"
+        return f"it runs only on GPUs, or in Triton's interpreter (TRITON_INTERPRET=1); got tensors on {x.device}"
     if not _installed():
-        return "triton is not installed; torch for CUDA brings it on Linux, and so does pip install triton"
+        return "triton is not installed; torch for CUDA includes it on Linux, or run pip install triton"
     if x.dtype not in _FLOATS:
-        return f"triton turns bfloat16, float16, float32 and float64; got {x.dtype}"
+        return f"it supports bfloat16, float16, float32 and float64; got {x.dtype}"
     return None
 
 
 def interprets() -> bool:
-    """Return whether Triton runs kernels in Python, on any device: so it does where TRITON_INTERPRET was set first."""
+    """Return whether Triton interprets kernels in Python, on any device: TRITON_INTERPRET was set before its import."""
     if not os.environ.get("TRITON_INTERPRET") or not _installed():
         return False
-    return type(_code().turn).__name__ == "InterpretedFunction"
+    return type(_code().rotate).__name__ == "InterpretedFunction"
 
 
 @functools.cache
@@ -52,14 +52,14 @@ def _installed() -> bool:
 
 @functools.cache
 def _code() -> Any:
-    return importlib.import_module("posenc.kernels.triton_code")  # imports triton: a second that others do not pay
+    return importlib.import_module("posenc.kernels.triton_code")  # importing triton takes a second
 
 
 def run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
     """Write the rotations, on the current stream of the tensors' device.
 
-    Queries and keys of one shape, but for heads and tokens, share a launch. The products and sums are formed in the
-    tables' precision, and rounded once.
+    Queries and keys share a launch if their shapes differ only in heads and tokens. Products and sums are formed in the
+    tables' precision and rounded once.
     """
     jobs = [job for job in jobs if job.x.numel()]
     alike = len({(job.x.dtype, job.cos.dtype, job.x.shape[0], job.x.shape[3], job.cos.shape[3]) for job in jobs}) == 1
@@ -68,13 +68,13 @@ def run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
         tensors = (*together[0], *(together[1] if len(together) == 2 else (None,) * 4))
         x = together[0].x
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
-            _code().turn[(programs, 1, 1)](*tensors, *numbers, num_warps=warps, enable_fp_fusion=True)
+            _code().rotate[(programs, 1, 1)](*tensors, *numbers, num_warps=warps, enable_fp_fusion=True)
 
 
 def lay_out(jobs: Sequence[Job], pairing: Pairing, side: Side) -> tuple[int, tuple[Any, ...], int]:
-    """Return how many programs run, what they are given apart from tensors, and of how many warps they are.
+    """Return the number of programs, their arguments other than tensors, and the warps of each.
 
-    A tile is rows of numbers that a program holds at once; it goes over several heads.
+    A tile is the rows that a program holds at once. A program goes over several heads.
     """
     x, n_pairs = jobs[0].x, jobs[0].cos.shape[3]
     rest = x.shape[3] - 2 * n_pairs
@@ -101,9 +101,9 @@ def lay_out(jobs: Sequence[Job], pairing: Pairing, side: Side) -> tuple[int, tup
 
 
 def _sizes(job: Job) -> tuple[int, ...]:
-    """Return heads that share a table, tokens, and the strides of x, out and tables; 0 for what has no extent.
+    """Return the heads that share a table, the tokens, and the strides of x, out and tables; 0 along a size of 1.
 
-    A stride of 0 repeats tables for batch rows, and it spares Triton a kernel of its own for strides that say nothing.
+    A stride of 0 repeats tables for batch rows, and saves Triton from compiling a kernel for each irrelevant stride.
     """
     strides = (_stride(t, axis) for t in (job.x, job.out, job.cos) for axis in range(3))
     return (job.x.shape[1] // job.cos.shape[1], job.x.shape[2], *strides)
@@ -114,5 +114,5 @@ def _stride(x: Tensor, axis: int) -> int:
 
 
 def _power(n: int) -> int:
-    """Return the least power of two that is not below `n`."""
+    """Return the smallest power of two that is at least `n`."""
     return 1 << (n - 1).bit_length()

@@ -1,7 +1,7 @@
-"""Vectors of numbers in LLVM's words, for numba: loops are vectorised only where it can prove enough.
+"""Vector operations for numba, written in LLVM IR, since numba cannot prove enough to vectorise the loops itself.
 
-Each function here makes one that numba inlines: it works on 16 numbers, or on one where fewer are left, at addresses
-that are whole numbers. LLVM writes vectors of 16 in whatever the machine has.
+Each function here makes a function that numba inlines. It works on 16 numbers, or on one at the end of a row, at
+integer addresses. LLVM translates vectors of 16 to the machine's own vectors.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 class Kind(NamedTuple):
-    """How numbers lie in memory, the precision in which they are computed, and how many make a vector."""
+    """The dtype in memory, the dtype of the arithmetic, and the numbers in a vector."""
 
     stored: str
     wide: str
@@ -55,7 +55,7 @@ def _widen(b: ir.IRBuilder, numbers: ir.Value, kind: Kind) -> ir.Value:
 
 
 def _narrow(b: ir.IRBuilder, numbers: ir.Value, kind: Kind) -> ir.Value:
-    """Return numbers as they are stored, rounded to the nearest and ties to even."""
+    """Round numbers to the stored dtype, to nearest with ties to even."""
     stored, wide, width = kind
     if stored == wide:
         return numbers
@@ -65,7 +65,7 @@ def _narrow(b: ir.IRBuilder, numbers: ir.Value, kind: Kind) -> ir.Value:
 
 
 def _round_upper(b: ir.IRBuilder, numbers: ir.Value, width: int) -> ir.Value:
-    """Return the bits of float32 of which the upper half is the nearest bfloat16."""
+    """Return float32 bits whose upper half is the nearest bfloat16."""
     bits = b.bitcast(numbers, _of(_I32, width))
     odd = b.and_(b.lshr(bits, _same(16, width)), _same(1, width))
     rounded = b.add(b.add(bits, _same(0x7FFF, width)), odd)
@@ -73,10 +73,10 @@ def _round_upper(b: ir.IRBuilder, numbers: ir.Value, width: int) -> ir.Value:
 
 
 def _pairs(b: ir.IRBuilder, address: ir.Value, gap: ir.Value, kind: Kind, half: bool) -> tuple[ir.Value, ir.Value]:
-    """Return the first and the second lanes of some pairs."""
+    """Return the first and the second numbers of some pairs."""
     if half:
         first, second = (_load(b, a, kind.stored, kind.width) for a in (address, b.add(address, gap)))
-    elif kind.stored == "bfloat16":  # a pair is one word of 32 bits: no lane has to move
+    elif kind.stored == "bfloat16":  # a pair is one word of 32 bits, so no shuffle is needed
         words = b.bitcast(_load(b, address, kind.stored, 2 * kind.width), _of(_I32, kind.width))
         halves = b.shl(words, _same(16, kind.width)), b.and_(words, _same(UPPER, kind.width))
         first, second = (b.bitcast(half, _of(_WIDE["float32"], kind.width)) for half in halves)
@@ -112,8 +112,8 @@ def _put_pairs(
 def rotate(kind: Kind, half: bool) -> Callable[..., None]:
     """Make a function of (x, out, cos, sin, gap) that rotates pairs: (a, b) -> (a cos - b sin, b cos + a sin).
 
-    The first four are addresses; the gap is how many bytes lie between the two numbers of a pair that are not
-    neighbours. Tables are in the precision of the arithmetic.
+    The first four are addresses. The gap is the distance in bytes between the two numbers of a pair for pairing "half".
+    Tables are in the precision of the arithmetic.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -122,11 +122,11 @@ def rotate(kind: Kind, half: bool) -> Callable[..., None]:
             x, out, cos, sin, gap = args
             c, s = (_load(b, address, kind.wide, kind.width) for address in (cos, sin))
             first, second = _pairs(b, x, gap, kind, half)
-            turned = (
+            rotated = (
                 b.fsub(b.fmul(first, c), b.fmul(second, s)),
                 b.fadd(b.fmul(second, c), b.fmul(first, s)),
             )
-            _put_pairs(b, turned, out, gap, kind, half)
+            _put_pairs(b, rotated, out, gap, kind, half)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 5), generate
@@ -150,7 +150,7 @@ def move(stored: str, width: int) -> Callable[..., None]:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def take(typing: Any, counter: Any) -> Any:
-    """Return the number that a pointer points to and count it up, whatever other threads do at the same time."""
+    """Return the number at a pointer and increase it by one, atomically across threads."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
         return b.atomic_rmw("add", args[0], ir.IntType(64)(1), "monotonic")

@@ -1,4 +1,4 @@
-"""Small Transformers for studies and examples; each takes any encoding in one argument."""
+"""Small Transformers for studies and examples; each takes any encoding as an argument."""
 
 from posenc.nn.layers import Attention, Block, Cache, Embedding, Memory
 from posenc.nn.models import EncoderDecoder, LanguageModel

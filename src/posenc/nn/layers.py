@@ -1,4 +1,4 @@
-"""The layers of small Transformers, and what a decoder remembers between calls."""
+"""The layers of small Transformers, and a decoder's cache."""
 
 from typing import Any, NamedTuple
 
@@ -12,9 +12,9 @@ from posenc.encoding import Encoding, Placed
 
 
 class Cache:
-    """What a decoder remembers of the tokens it has read: rotated keys and values, placed positions."""
+    """A decoder's cache: rotated keys and values, and placed positions."""
 
-    seq_len: int | None = None  # of the whole sequence, for encodings that depend on it, where it is known
+    seq_len: int | None = None  # length of the whole sequence, for encodings that depend on it; None if unknown
 
     def __init__(self) -> None:
         self.keys: dict[int, Tensor] = {}
@@ -25,14 +25,14 @@ class Cache:
         return self.keys[0].shape[2] if self.keys else 0
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values of one layer and return all of them."""
+        """Add keys and values of one layer, and return all cached ones."""
         if layer in self.keys:
             k, v = torch.cat((self.keys[layer], k), 2), torch.cat((self.values[layer], v), 2)
         self.keys[layer], self.values[layer] = k, v
         return k, v
 
     def append_placed(self, layer: int, placed: Placed) -> tuple[Placed, Placed]:
-        """Add placed positions and return those of the new tokens and all of them."""
+        """Add placed positions, and return those of the new tokens and all cached ones."""
         self.placed[layer] = self.placed[layer].cat(placed) if layer in self.placed else placed
         return placed, self.placed[layer]
 
@@ -40,8 +40,8 @@ class Cache:
 class Embedding(nn.Module):
     """Token embedding times sqrt(d_model), then position, then dropout (Vaswani 2017, section 3.4).
 
-    Tokens start at a standard deviation of 0.02 after the product, as learned positions do; sinusoids are larger
-    by far, and yet train better so than beside tokens of size 1 (a few hundred steps of the study's model).
+    Tokens start with a standard deviation of 0.02 after the product, like learned positions. Sinusoids are far larger,
+    but train better with such tokens than with tokens of size 1 (a few hundred steps of the study's model).
     """
 
     def __init__(self, *, vocab_size: int, d_model: int, dropout: float = 0.0) -> None:
@@ -53,13 +53,13 @@ class Embedding(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch seq"], encoding: Encoding, placed: Placed
     ) -> Float[Tensor, "batch seq d_model"]:
-        """Embed tokens that `encoding` has placed."""
+        """Embed tokens with positions that `encoding` has placed."""
         x = encoding.embed(self.tokens(tokens) * self.scale, placed)
         return F.dropout(x, self.dropout, self.training)
 
 
 class Attention(nn.Module):
-    """Multi-head attention of `x` to itself, or to `memory`."""
+    """Multi-head attention of `x` over itself, or over `memory`."""
 
     def __init__(self, *, d_model: int, n_heads: int, n_kv_heads: int | None = None, dropout: float = 0.0) -> None:
         super().__init__()
@@ -95,11 +95,11 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         document_ids: Tensor | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
-        """Project, rotate, remember, attend."""
+        """Project, rotate, update the cache, attend."""
         q, k, v = self.project(x, x if memory is None else memory)
-        theirs = placed if memory is None else k_placed  # of the tokens that k and v are made of
-        q, k = encoding.rotate(q, k, placed, theirs)
-        v = encoding.rotate_v(v, theirs)
+        kv_placed = placed if memory is None else k_placed  # of the tokens behind k and v
+        q, k = encoding.rotate(q, k, placed, kv_placed)
+        v = encoding.rotate_v(v, kv_placed)
         if cache is not None:
             k, v = cache.append(layer, k, v)
         dropout_p = self.dropout if self.training else 0.0
@@ -111,7 +111,7 @@ class Attention(nn.Module):
 
 
 class Memory(NamedTuple):
-    """What a decoder looks at: the encoder's output, and how position enters there."""
+    """Arguments of cross-attention: the encoder's output, the encoding, and placed positions."""
 
     x: Tensor
     encoding: Encoding
@@ -121,7 +121,7 @@ class Memory(NamedTuple):
 
 
 class Block(nn.Module):
-    """A pre-norm layer: attention, attention to an encoder if there is one, a two-layer network."""
+    """A pre-norm layer: self-attention, optional cross-attention, and a two-layer network."""
 
     def __init__(
         self,
@@ -150,10 +150,10 @@ class Block(nn.Module):
         memory: Memory | None = None,
         **options: Any,
     ) -> Float[Tensor, "batch seq d_model"]:
-        """Run the layer; `options` are those of `Attention`."""
+        """Run the layer; `options` are arguments of `Attention`."""
         x = x + self.dropout(self.attention(self.norm(x), encoding, placed, k_placed, **options))
         if self.cross is not None and self.cross_norm is not None and memory is not None:
             seen = {"memory": memory.x, "mask": memory.mask, "causal": False}
-            looked = self.cross(self.cross_norm(x), memory.encoding, memory.q_placed, memory.k_placed, **seen)
-            x = x + self.dropout(looked)
+            attended = self.cross(self.cross_norm(x), memory.encoding, memory.q_placed, memory.k_placed, **seen)
+            x = x + self.dropout(attended)
         return x + self.dropout(self.mlp(self.mlp_norm(x)))  # type: ignore[no-any-return]

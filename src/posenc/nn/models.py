@@ -14,11 +14,11 @@ class LanguageModel(nn.Module):
     Args:
         vocab_size: Number of tokens.
         d_model: Width.
-        n_layers: Blocks.
-        n_heads: Heads of the queries; `n_kv_heads` of keys and values (as many if left out).
+        n_layers: Number of blocks.
+        n_heads: Query heads; `n_kv_heads` is the number of key and value heads, by default the same.
         encoding: Any `Encoding`; a `PerLayer` gives each block its own. One that depends on the length is resolved
             for the tokens of a call; to decode with a cache, resolve it beforehand.
-        dropout: On embeddings, attention weights and residual branches.
+        dropout: Applied to embeddings, attention weights and residual branches.
 
     >>> import torch
     >>> from posenc import RoPE
@@ -61,17 +61,17 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: (batch, seq).
-            pos: Positions; counted on from the last ones in the cache, row by row, if left out.
-            cache: Remembers what was read, so that the next call may go on from there.
+            pos: Positions; by default they continue from the last ones in the cache, row by row.
+            cache: Stores keys and values, so that the next call can continue.
             mask: As in `attend`, over all keys.
             document_ids: As in `attend`.
-            last: Return the logits of the last so many tokens only.
+            last: Return only the logits of this many last tokens.
         """
         if pos is None:
             pos = positions.arange(tokens.shape[1], device=tokens.device)
             if cache:
                 pos = cache.placed[0].pos[..., -1:] + 1 + pos
-        # a cache outlives this call, so there the caller says what length to resolve for
+        # a cache outlives this call, so with one the caller sets the length
         seq_len = tokens.shape[1] if cache is None else cache.seq_len
         whole = self.encoding if seq_len is None else self.encoding.resolve(seq_len)
         placed = None if whole.reads_x else _place_both(whole, pos, None, cache, 0)
@@ -87,15 +87,15 @@ class LanguageModel(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """A pre-norm translation model: a bidirectional encoder and a causal decoder that looks at it.
+    """A pre-norm translation model: a bidirectional encoder and a causal decoder with cross-attention.
 
     Args:
         vocab_size: Number of tokens, shared by both sides.
         d_model: Width.
-        n_layers: Blocks of the encoder, and again of the decoder.
-        n_heads: Heads.
-        encoding: Any `Encoding`, used by encoder and decoder alike.
-        cross: The encoding between decoder and encoder; NoPE if left out.
+        n_layers: Number of blocks of the encoder, and of the decoder.
+        n_heads: Number of heads.
+        encoding: Any `Encoding`, shared by encoder and decoder.
+        cross: The encoding of the cross-attention; by default NoPE.
         dropout: As in `LanguageModel`.
 
     >>> import torch
@@ -129,7 +129,7 @@ class EncoderDecoder(nn.Module):
     def encode(
         self, tokens: Int[Tensor, "batch src"], mask: Bool[Tensor, "batch src"] | None = None
     ) -> Float[Tensor, "batch src d_model"]:
-        """Return what the decoder will look at; `mask` is True for real tokens."""
+        """Return the encoder's output; `mask` is True for real tokens."""
         pos = positions.arange(tokens.shape[1], device=tokens.device)
         whole = self.encoding.resolve(tokens.shape[1])
         placed = _place(whole, pos, self.embedding.tokens(tokens))
@@ -156,7 +156,7 @@ class EncoderDecoder(nn.Module):
         target: Int[Tensor, "batch tgt"],
         mask: Bool[Tensor, "batch src"] | None = None,
     ) -> Float[Tensor, "batch tgt vocab"]:
-        """Return the logits of the next target token, given what `encode` returned."""
+        """Return the logits of the next target token, given the result of `encode`."""
         pos, k_pos = (positions.arange(t.shape[1], device=target.device) for t in (target, encoded))
         whole, cross = self.encoding.resolve(target.shape[1]), self.cross.resolve(encoded.shape[1])
         placed = _place(whole, pos, self.embedding.tokens(target))
@@ -171,7 +171,7 @@ class EncoderDecoder(nn.Module):
 
 
 def _place(encoding: Encoding, pos: Tensor, x: Tensor | None, past: Placed | None = None) -> Placed:
-    """Place positions; those of an encoding that reads the tokens get the tokens' batch."""
+    """Place positions; for an encoding that reads tokens, expand them to the tokens' batch."""
     if not encoding.reads_x or x is None:
         return encoding.place(pos, past=past)
     return encoding.place(pos if pos.ndim > 1 else pos.expand(x.shape[0], -1), x, past=past)
@@ -180,7 +180,7 @@ def _place(encoding: Encoding, pos: Tensor, x: Tensor | None, past: Placed | Non
 def _place_both(
     encoding: Encoding, pos: Tensor, x: Tensor | None, cache: Cache | None, layer: int
 ) -> tuple[Placed, Placed]:
-    """Place the new positions; return them and all that the cache knows."""
+    """Place the new positions; return them and all cached ones."""
     past = cache.placed.get(layer) if cache is not None else None
     placed = _place(encoding, pos, x, past)
     return (placed, placed) if cache is None else cache.append_placed(layer, placed)

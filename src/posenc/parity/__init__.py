@@ -1,4 +1,4 @@
-"""What each stack makes of a model's configuration: frequencies, gain, score factor, length; without torch.
+"""How each stack reads a model's configuration: frequencies, gain, score factor, length; without torch.
 
-`compare.compare` compares, `loading.choose` and `loading.known` give the stacks.
+`compare.compare` compares; `loading.choose` and `loading.known` return the stacks.
 """

@@ -1,4 +1,4 @@
-"""A configuration's meaning, and how far what each stack makes of it lies from that."""
+"""Compare how each stack reads a configuration with the meaning of the configuration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ _OBJECTS = ("rope_scaling", "rope_parameters")
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a configuration says of one kind of layer, as posenc reads it: as transformers 5.23 does."""
+    """The meaning of a configuration for one kind of layer, as posenc and transformers 5.23 read it."""
 
     rotary: Rotary
     source: Checked
@@ -30,24 +30,24 @@ class Meaning:
     by_text: dict[int, frequencies.Frequencies] = field(default_factory=dict, compare=False, repr=False)
 
     def at(self, text: int) -> frequencies.Frequencies:
-        """Return frequencies, gain and score factor for a text of a length, read once for all stacks."""
+        """Return frequencies, gain and score factor for a text length, read once for all stacks."""
         if text not in self.by_text:
             kind = self.rotary.layer_type
             self.by_text[text] = frequencies.from_config(self.source, kind, pairing=self.pairing, seq_len=text)
         return self.by_text[text]
 
     def logits(self, text: int) -> float:
-        """Return by how much scores are multiplied."""
+        """Return the factor of the scores."""
         found = self.at(text)
         return found.gain**2 * found.score_factor
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One stack next to the meaning.
+    """One stack, compared with the meaning.
 
-    `mean_cos` holds by distance the mean over pairs of the cosine of the angle between the two rotations, None where
-    a stack's reading is unknown or an error; `logits` by how much the stack's scores are larger.
+    `mean_cos` has, by distance, the mean over pairs of the cosine of the angle between the two rotations, None if a
+    stack's reading is unknown or an error; `logits` is the stack's factor of the scores relative to the right one.
     """
 
     rules: Rules
@@ -62,7 +62,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Parity:
-    """A configuration's meaning by kind of layer, and every stack next to it."""
+    """A configuration's meaning by kind of layer, and the comparison of every stack."""
 
     target: str
     meanings: tuple[Meaning, ...]
@@ -80,21 +80,21 @@ def compare(
     length: int | None = None,
     target: str = "",
 ) -> Parity:
-    """Compare what stacks make of a configuration with what it means.
+    """Compare how stacks read a configuration with its meaning.
 
     Args:
         source: A configuration, as for `config.read`.
         stacks: The rules of stacks, from `loading.choose`.
-        override: Fields that join the configuration; for its meaning key by key, in each stack as that stack does it.
-        flags: What a stack's own flags give, as `flags.Given` has it; for the meaning they join the configuration.
+        override: Fields that join the configuration: key by key for its meaning, and for each stack as it joins them.
+        flags: The stack's own flags, as `flags.Given` holds them; for the meaning they join the configuration.
         distances: The distances in positions of `mean_cos`.
-        length: The length of the text in positions, at which the stacks are to serve; also a distance. None takes for
-            each distance the shortest text that has it.
-        target: What the configuration is called.
+        length: The length of the text in positions that the stacks must serve; also a distance. None uses, for each
+            distance, the shortest text that has it.
+        target: The name of the configuration.
 
     Raises:
-        ValueError: The configuration means nothing: a value is missing or out of range, or no layer rotates.
-        TypeError: A value is of a wrong kind.
+        ValueError: The configuration has no meaning: a value is missing or out of range, or no layer rotates.
+        TypeError: A value has the wrong type.
 
     >>> from posenc.parity.loading import choose
     >>> qwen = {"model_type": "qwen3", "head_dim": 128, "max_position_embeddings": 32768, "rope_theta": 1e6,
@@ -122,10 +122,10 @@ def compare(
 
 
 def mean(source: Checked) -> list[Meaning]:
-    """Return the meaning of a configuration for each kind of layer that rotates in a way of its own."""
+    """Return the meaning of a configuration for each kind of layer with its own rotation."""
     model = open_model(source)
-    pairing: config.Pairing | None = None if model.name in TYPES else "half"  # which frequencies do not depend on
-    order = dict.fromkeys(kind for kind in kinds.layers(model, unknown=24) if kinds.turns(kind))
+    pairing: config.Pairing | None = None if model.name in TYPES else "half"  # frequencies do not depend on it
+    order = dict.fromkeys(kind for kind in kinds.layers(model, unknown=24) if kinds.rotates(kind))
     found = dict[str, Meaning]()
     for kind in sorted(order, key=lambda kind: kind != kinds.FULL):
         rotary = config.rotary(source, kind, pairing=pairing)
@@ -135,7 +135,7 @@ def mean(source: Checked) -> list[Meaning]:
 
 
 def joined(fields: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with an override joined key by key; the two names of the object of parameters count as one."""
+    """Return fields with an override joined key by key; both names of the object of parameters count as one key."""
     out, given = dict(fields), dict(override)
     present = [key for key in _OBJECTS if out.get(key)]
     for key in _OBJECTS:
@@ -149,7 +149,7 @@ def joined(fields: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, 
 
 
 def _compare(meaning: Meaning, found: Reading, at: Sequence[int], length: int | None) -> Compared:
-    """Return one kind of layer of one stack next to the meaning."""
+    """Return one kind of layer of one stack, compared with the meaning."""
     texts = {distance: length or distance + 1 for distance in at}
     whole, rotation = length or meaning.rotary.max_len or max(texts.values()), found.rotation
     if rotation is None:
@@ -166,7 +166,7 @@ def _compare(meaning: Meaning, found: Reading, at: Sequence[int], length: int | 
 
 
 def _worst(found: Sequence[Compared]) -> Compared:
-    """Return the kind of layer that lies farthest from its meaning, with the keys of all."""
+    """Return the kind of layer that differs most from its meaning, with the keys of all."""
     worst = min(found, key=lambda one: (-_ORDER.index(one.status), _least(one.mean_cos)))
     keys = {key.key: key for one in reversed(found) for key in one.keys}
     for one in found:

@@ -1,4 +1,4 @@
-"""Frequencies, gain and score factor from parameters that are resolved: one implementation of each formula."""
+"""Frequencies, gain and score factor from resolved parameters: one implementation of each formula."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rotation:
-    """A rotation whose parameters are numbers; lengths in positions, widths in head dimensions.
+    """A rotation with numeric parameters; lengths in positions, widths in head dimensions.
 
     Args:
         formula: The name of the formula, as in `rules.FORMULAS`.
-        width: How many head dimensions rotate.
+        width: The number of rotated head dimensions.
         base: The file's rope_theta.
-        max_len: The longest text that the file names.
+        max_len: The longest text in the file.
         parameters: The formula's parameters: factor, original, beta_fast, ...
-        gain: Steps in order, of which the first that applies gives the gain.
+        gain: Steps in order; the first one that applies gives the gain.
         times: Parameters that multiply the gain.
-        lists: Which of LongRoPE's lists is taken when.
-        length: At which length dynamic NTK computes its base.
-        served: The length for which a server allocates, where a choice depends on it.
+        lists: When each of LongRoPE's lists is used.
+        length: The length at which dynamic NTK computes its base.
+        served: The length for which a server allocates memory, if a choice depends on it.
     """
 
     formula: str
@@ -42,7 +42,7 @@ class Rotation:
     served: int | None = None
 
     def inv_freq(self, text: int) -> Array:
-        """Return radians per position, one a pair, for a text of a length."""
+        """Return radians per position, one for each pair, for a text length."""
         p, width, base = self.parameters, self.width, self.base
         plain = frequencies.geometric(width // 2, base=base, width=width)
         match self.formula:
@@ -68,7 +68,7 @@ class Rotation:
             case "proportional":
                 slow = frequencies.proportional(head_dim=width, base=base, share=p["share"])
                 return frequencies.linear(slow, factor=p.get("factor") or 1.0)
-        raise ValueError(f"parity: no formula is called {self.formula!r}.")
+        raise ValueError(f"parity: unknown formula {self.formula!r}.")
 
     def _dynamic(self, text: int) -> dict[str, int]:
         """Return the length at which the base is computed, and the trained one."""
@@ -78,7 +78,7 @@ class Rotation:
         return {"seq_len": at[self.length], "original_max_len": trained or max_len}
 
     def is_long(self, text: int) -> bool:
-        """Return whether LongRoPE takes the list for long texts."""
+        """Return whether LongRoPE uses the list for long texts."""
         original = self.parameters["original"]
         served = text if self.served is None else self.served
         long: dict[str, bool] = {
@@ -90,14 +90,14 @@ class Rotation:
         return long[self.lists]
 
     def gains(self, text: int) -> float:
-        """Return what multiplies the rotated dimensions of q and of k."""
+        """Return the factor of the rotated dimensions of q and of k."""
         found = next(gain for step in self.gain if (gain := self._gain(step, text)) is not None)
         for key in self.times:
             found *= 1.0 if self.parameters.get(key) is None else self.parameters[key]
         return float(found)
 
     def _gain(self, step: str, text: int) -> float | None:
-        """Return the gain by one step, None where it does not apply."""
+        """Return the gain by one step, None if the step does not apply."""
         p = self.parameters
         if step == "one":
             return 1.0
@@ -123,14 +123,14 @@ class Rotation:
 
 
 def score_factor(factor: float | None, weight: float) -> float:
-    """Return what multiplies all scores in DeepSeek's attention: mscale of the factor at a weight, squared."""
+    """Return the factor of all scores in DeepSeek's attention: mscale of the factor at a weight, squared."""
     return 1.0 if factor is None else frequencies.mscale(factor, weight) ** 2
 
 
 def mean_cos(one: Array, other: Array, distance: int) -> float | None:
-    """Return the mean over pairs of the cosine of the angle between two rotations at a distance, 1 for no difference.
+    """Return the mean over pairs of the cosine of the angle between two rotations at a distance; 1 is no difference.
 
-    None where different numbers of pairs rotate.
+    None if different numbers of pairs rotate.
 
     >>> mean_cos(np.array([1.0, 0.5]), np.array([1.0, 0.5]), 8000)
     1.0
@@ -139,5 +139,5 @@ def mean_cos(one: Array, other: Array, distance: int) -> float | None:
 
 
 def same(one: Sequence[float] | Array, other: Sequence[float] | Array) -> bool:
-    """Return whether numbers agree within one part in a million, which is what float32 keeps."""
+    """Return whether numbers agree within one part in a million, which is float32's precision."""
     return len(one) == len(other) and bool(np.allclose(one, other, rtol=1e-6, atol=0.0))

@@ -1,4 +1,4 @@
-"""What a stack's own flags give: fields that join a file, parameters that go before those of the file, a length."""
+"""A stack's own flags: fields that join a file, parameters that override those of the file, a length."""
 
 import ast
 import math
@@ -20,12 +20,12 @@ _MOST = 1 << 16
 
 @dataclass(frozen=True)
 class Given:
-    """What stands on a command line.
+    """The content of a command line.
 
     Args:
         fields: Fields that join the configuration as the stack joins an override.
-        flags: The longest text, and parameters in the words of rope_parameters, that go before those of the file.
-        length: For how many positions the stack is to serve; None where that is not given.
+        flags: The longest text, and parameters in the words of rope_parameters, that override those of the file.
+        length: The number of positions that the stack must serve; None if not given.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ def parse(text: str, stack: str) -> Given:
     """Read a stack's own flags; for llama.cpp also keys of a GGUF file as KEY=VALUE, for torchtitan a line of Python.
 
     Raises:
-        ValueError: The stack has no flags that are known, a flag is unknown, or its value is wrong or missing.
+        ValueError: No flags of the stack are known, a flag is unknown, or its value is wrong or missing.
 
     >>> parse("-c 4096 --rope-scaling linear --rope-scale 4", "llamacpp")
     Given(fields={}, flags={'rope_type': 'linear', 'factor': 4.0}, length=4096)
@@ -56,18 +56,18 @@ def parse(text: str, stack: str) -> Given:
         return Given(found.pop("fields", {}), {}, length)
     flags = keys | found
     if {"factor", "rope_type"} & found.keys() == {"factor"}:
-        raise ValueError("parity: --rope-scale needs --rope-scaling next to it, or it joins whatever the file has.")
+        raise ValueError("parity: --rope-scale needs --rope-scaling, because otherwise it joins the file's scaling.")
     if found.get("rope_type") == "yarn":
         if ORIGINAL not in flags:
             raise ValueError(
-                "parity: --rope-scaling yarn needs --yarn-orig-ctx, or llama.cpp takes the file's longest."
+                "parity: --rope-scaling yarn needs --yarn-orig-ctx, or llama.cpp uses the file's longest text."
             )
         flags.setdefault(LENGTH, round(flags.get("factor", 1.0) * flags[ORIGINAL]))  # since #28030
     return Given({}, flags, length)
 
 
 def meant(source: config.Source, kind: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flags as fields that join a configuration, for the kind of layer which they reach."""
+    """Return flags as fields that join a configuration, for the kind of layer that they affect."""
     model = open_model(source)
     found = spelled(model, kind)
     own = {key: value for key, value in flags.items() if key != LENGTH}
@@ -81,7 +81,7 @@ def meant(source: config.Source, kind: str, flags: Mapping[str, Any]) -> dict[st
 
 
 def _words(text: str, stack: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what flags give by its name, and what keys of a GGUF file do."""
+    """Return the values of flags by name, and those of keys of a GGUF file."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -108,17 +108,17 @@ def _words(text: str, stack: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _key(name: str, value: str) -> dict[str, Any]:
-    """Return what a key of a GGUF file gives, whose first part is the architecture."""
+    """Return the values of a key of a GGUF file; its first part is the architecture."""
     key = name.partition(".")[2]
     if key not in _KEYS:
-        raise ValueError(f"parity: {name[:80]!r} is no key about positions. Known: ARCH.{', ARCH.'.join(_KEYS)}.")
+        raise ValueError(f"parity: {name[:80]!r} is not a key about positions. Known: ARCH.{', ARCH.'.join(_KEYS)}.")
     word, make = _KEYS[key]
     return {word: make(name, value)}
 
 
 def _constructed(text: str) -> dict[str, Any]:
-    """Return what a line of Python gives that makes torchtitan's RoPE.Config."""
-    wanted = "parity: torchtitan takes a line as CosSinRoPE.Config(dim=128, ...) with numbers and names"
+    """Return the fields of a line of Python that constructs torchtitan's RoPE.Config."""
+    wanted = "parity: torchtitan needs a line such as CosSinRoPE.Config(dim=128, ...) with numbers and names"
     try:
         call = ast.parse(text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Attribute):
@@ -129,7 +129,7 @@ def _constructed(text: str) -> dict[str, Any]:
     if unknown := [name for name in given if name not in _CONFIG]:
         raise ValueError(f"parity: torchtitan has no {', '.join(unknown)[:80]}. Known: {', '.join(_CONFIG)}.")
     made = {word: make(name, given[name]) for name, (word, make) in _CONFIG.items() if name in given}
-    made.pop("dim", None)  # how many dimensions rotate stands in the file
+    made.pop("dim", None)  # the file has the number of rotated dimensions
     return made
 
 

@@ -1,4 +1,4 @@
-"""Reading the files of rules, strictly, and choosing among stacks and versions."""
+"""Read the files of rules strictly, and choose stacks and versions."""
 
 import json
 import re
@@ -36,7 +36,7 @@ from posenc.parity.rules import (
 
 
 class _Part:
-    """A part of a file whose keys are taken one by one; what is left at the end is a word that is not known."""
+    """A part of a file whose keys are taken one by one; keys that are left at the end are unknown."""
 
     def __init__(self, fields: Any, where: str) -> None:
         if not isinstance(fields, dict):
@@ -44,11 +44,11 @@ class _Part:
         self.left, self.where, self.known = dict(fields), where, list[str]()
 
     def take(self, key: str, kind: type | tuple[type, ...], default: Any = ..., words: tuple[str, ...] = ()) -> Any:
-        """Return a value of a kind, one of the words where these are given."""
+        """Return a value of the given type, one of the words if there are any."""
         self.known.append(key)
         if key not in self.left:
             if default is ...:
-                raise ValueError(f'{self.where}: {key} is missing. Write it, or "unknown" where nothing is known.')
+                raise ValueError(f'{self.where}: {key} is missing. Write it, or "unknown".')
             return default
         value = self.left.pop(key)
         if not isinstance(value, kind):
@@ -63,14 +63,14 @@ class _Part:
         return _Part(self.take(key, dict), f"{self.where}.{key}")
 
     def note(self, seen: Seen | None = None) -> Seen:
-        """Return where the rule stands, that of the part around it where it has none of its own."""
+        """Return the source of the rule, or of the surrounding part if it has none of its own."""
         default = ... if seen is None else None
         source = self.take("source", str, default)
         how = self.take("seen", str, default, SEEN)
         return Seen(source or (seen.source if seen else ""), how or (seen.seen if seen else "unknown"))
 
     def end(self) -> None:
-        """Refuse what is left."""
+        """Refuse keys that are left."""
         if self.left:
             raise ValueError(
                 f"{self.where}: unknown {', '.join(map(repr, self.left))}. Known: {', '.join(self.known)}."
@@ -82,10 +82,10 @@ def parse(text: str, name: str) -> Rules:
 
     Args:
         text: Its JSON.
-        name: Its name, <stack>-<version>.json, which must agree with what stands in it.
+        name: Its name, <stack>-<version>.json, which must agree with its content.
 
     Raises:
-        ValueError: It is no JSON, has an unknown word or lacks one.
+        ValueError: It is not JSON, has an unknown word or lacks one.
     """
     where = f"parity: {name}"
     try:
@@ -94,7 +94,7 @@ def parse(text: str, name: str) -> Rules:
         raise ValueError(f"{where} is not JSON: {error}.") from None
     stack, version = whole.take("stack", str), whole.take("version", str)
     if name != f"{stack}-{version}.json":
-        raise ValueError(f"{where}: stack and version are of {stack}-{version}.json. Rename the file or correct them.")
+        raise ValueError(f"{where}: stack and version belong to {stack}-{version}.json. Rename it or fix them.")
     lookups = {}
     parameters = whole.part("parameters")
     for key in list(parameters.left):
@@ -245,7 +245,7 @@ def _length(part: _Part) -> Length:
 
 @cache
 def known() -> Mapping[str, Rules]:
-    """Return the rules that come with the package by stack@version, by stack and the newest version first."""
+    """Return the packaged rules by stack@version, sorted by stack, the newest version first."""
     folder = files("posenc.parity").joinpath("rules")
     found = [parse(one.read_text("utf-8"), one.name) for one in folder.iterdir() if one.name.endswith(".json")]
     found.sort(key=lambda rules: _order(rules.version), reverse=True)
@@ -254,10 +254,10 @@ def known() -> Mapping[str, Rules]:
 
 
 def choose(names: str | None) -> list[Rules]:
-    """Return the rules that a list of names asks for, the newest of each stack and major version without one.
+    """Return the rules for a list of names: without names, the newest of each stack and major version.
 
     Args:
-        names: Names with commas between: a stack (its newest version), a stack with a major version (hf5), or
+        names: Names separated by commas: a stack (its newest version), a stack with a major version (hf5), or
             stack@version.
 
     Raises:
@@ -273,7 +273,7 @@ def choose(names: str | None) -> list[Rules]:
             raise ValueError(f"parity: no rules for {name[:60]!r}. Known: {', '.join(known())}; or a stack's name.")
         chosen[rules.name] = rules
     if not chosen:
-        raise ValueError(f"parity: --stack names none. Known: {', '.join(known())}.")
+        raise ValueError(f"parity: --stack is empty. Known: {', '.join(known())}.")
     return list(chosen.values())
 
 

@@ -1,4 +1,4 @@
-"""One interpreter of all rules: a configuration, as one version of a stack reads it."""
+"""One interpreter of all rules: how one version of a stack reads a configuration."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ _PLAIN = {"default", "proportional"}
 
 @dataclass(frozen=True)
 class Key:
-    """How a stack uses a key of a file: read, ignored, differs, error or unknown; and in which words that is said."""
+    """How a stack uses a key of a file: read, ignored, differs, error or unknown; with an explanation."""
 
     key: str
     use: str
@@ -32,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a stack makes of one kind of layer; `rotation` and `score` are None where that is an error or unknown."""
+    """How a stack reads one kind of layer; `rotation` and `score` are None for an error or an unknown result."""
 
     rules: Rules
     kind: str
@@ -43,14 +43,14 @@ class Reading:
 
     @property
     def state(self) -> str:
-        """Return error or unknown where the rotation is not known or a length is refused, else read."""
+        """Return error or unknown if the rotation is not known or a length is refused, else read."""
         uses = {key.use for key in self.keys}
         return next((use for use in ("error", "unknown") if use in uses), "read")
 
 
 @dataclass
 class _Reader:
-    """Collects how each key is used while the rules are applied."""
+    """Record how each key is used while the rules are applied."""
 
     rules: Rules
     sheet: Sheet
@@ -59,39 +59,39 @@ class _Reader:
     found: dict[str, Found] = field(default_factory=dict)
 
     def note(self, path: str, use: str, note: Seen, said: str = "") -> None:
-        """Note how a key is used; the first note of it stays."""
+        """Record how a key is used; the first record of a key stays."""
         self.uses.setdefault(path, Key(path, use, self.rules.source(note), said))
 
     def find(self, name: str, rule: Lookup, original: Found | None = None) -> Found:
-        """Look a parameter up, and note its key."""
+        """Look up a parameter, and record its key."""
         found = self.found[name] = sheets.look_up(self.sheet, rule, original)
         path = found.path or NAMES.get(name, name)
         if found.state in ("error", "unknown"):
             self.note(path, found.state, rule.note, rule.said)
         elif name in self.meant and _differs(found.value, self.meant[name]):
             if found.path is not None or not self._stands(rule):
-                self.note(path, "differs", rule.note, f"{_short(found.value)} in place of {_short(self.meant[name])}")
+                self.note(path, "differs", rule.note, f"{_short(found.value)} instead of {_short(self.meant[name])}")
         elif found.path is not None:
             self.note(path, "read", rule.note)
         return found
 
     def _stands(self, rule: Lookup) -> bool:
-        """Return whether the file has the key, in a place where the stack does not look."""
+        """Return whether the file has the key in a place that the stack does not read."""
         return any(key in entries for entries in self.sheet.places.values() for key in rule.keys)
 
 
 def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, *, main: bool, length: int | None,
          flags: Mapping[str, Any] | None = None) -> Reading:  # fmt: skip
-    """Return what a stack makes of one kind of layer.
+    """Return how a stack reads one kind of layer.
 
     Args:
         source: The configuration, without the override.
-        override: Fields given on the command line.
+        override: Fields from the command line.
         rules: The stack's rules.
-        meant: The configuration's meaning for the kind, the override included.
-        main: Whether the kind is the one that stands for all in a stack which knows one only.
-        length: For how many positions the stack is to serve; None for what it takes by itself.
-        flags: What the stack's own flags give, as `flags.Given` has it; of these all kinds have the length only.
+        meant: The configuration's meaning for the kind, including the override.
+        main: Whether the kind stands for all kinds in a stack that supports only one.
+        length: The number of positions that the stack must serve; None for its own choice.
+        flags: The stack's own flags, as `flags.Given` holds them; other kinds use only the length.
     """
     kind, model = meant.layer_type, open_model(source)
     inner = next((override[key] for key, _ in model.outer if isinstance(override.get(key), dict)), None)
@@ -121,7 +121,7 @@ def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, 
 
 
 def _object(model: Model) -> str:
-    """Return the key of the object of parameters that a file has."""
+    """Return the key of the file's object of parameters."""
     return next((key for key in reads.SCALINGS if model.fields.get(key)), "layer_types")
 
 
@@ -142,7 +142,7 @@ def _read(reader: _Reader, meant: Rotary, length: int | None) -> Reading:
 
 
 def _name(rules: Rules, sheet: Sheet, latent: bool | None) -> tuple[str | None, Entry | None]:
-    """Return the type of rotation in the stack's words, and the entry that names it; no type where two disagree."""
+    """Return the type of rotation in the stack's words, and the entry that names it; no type if two disagree."""
     words, own = rules.words, sheet.places["own"]
     order = words.order
     if sheet.name in words.first_by_model:
@@ -161,7 +161,7 @@ def _name(rules: Rules, sheet: Sheet, latent: bool | None) -> tuple[str | None, 
 
 
 def _type(reader: _Reader, name: str | None, entry: Entry | None, meant: Rotary) -> TypeRule | None:
-    """Return the rule of a type; note the word that names it."""
+    """Return the rule of a type; record the word that names it."""
     words, path = reader.rules.words, "rope_type" if entry is None or entry.path is None else entry.path
     if name is None or name == "error":
         said = "type and rope_type disagree" if name is None else "no type is named"
@@ -179,7 +179,7 @@ def _type(reader: _Reader, name: str | None, entry: Entry | None, meant: Rotary)
 
 
 def _parameters(reader: _Reader, rule: TypeRule) -> dict[str, Any]:
-    """Resolve a type's parameters; the trained length first, on which the factor may depend."""
+    """Resolve a type's parameters, the trained length first, since the factor may depend on it."""
     original = None
     if "original" in rule.parameters:
         original = reader.find("original", rule.parameters["original"])
@@ -196,8 +196,8 @@ def _failed(reader: _Reader) -> bool:
 
 
 def _computable(reader: _Reader, rule: TypeRule, entry: Entry | None, make: Callable[[], Rotation]) -> Rotation | None:
-    """Make a rotation of values that the meaning may not read, and so not check; None where no formula takes them."""
-    said = "a frequency is no finite number"
+    """Make a rotation of values that the meaning may not have checked; None if no formula accepts them."""
+    said = "a frequency is not finite"
     try:
         rotation = make()
         if np.isfinite([*rotation.inv_freq(1), rotation.gains(1)]).all():
@@ -212,7 +212,7 @@ def _computable(reader: _Reader, rule: TypeRule, entry: Entry | None, make: Call
 def _rotation(rule: TypeRule, found: dict[str, Any], sheet: Sheet, meant: Rotary, length: int | None) -> Rotation:
     width, share, base = meant.rotary_dim, found.get("partial"), float(found["theta"])
     if not base > 0:
-        raise ValueError(f"the base {base:g} has no frequencies")
+        raise ValueError(f"the base {base:g} gives no frequencies")
     stated = any(key in entries for entries in sheet.places.values() for key in reads.SHARES)
     if meant.rotary_side == "first" and rule.formula != "proportional" and stated:
         width = int(meant.head_dim * (1.0 if share is None else share))
@@ -232,7 +232,7 @@ def _rotation(rule: TypeRule, found: dict[str, Any], sheet: Sheet, meant: Rotary
 
 
 def _score(reader: _Reader, factor: Any, latent: bool, name: str | None) -> float | None:
-    """Return what multiplies all scores, by the first rule that is for the model; None where that is unknown."""
+    """Return the factor of all scores, by the first rule for the model; None if it is unknown."""
     own = reader.sheet.places["own"]
     rule = next((one for one in reader.rules.scores if _is_of(one.models, reader.sheet.name, latent)), None)
     if rule is None or name == "default":
@@ -256,7 +256,7 @@ def _is_of(models: str | frozenset[str], name: str, latent: bool | None) -> bool
 
 
 def _admitted(reader: _Reader, name: str | None, length: int | None) -> int | None:
-    """Return the longest text that the stack admits; note a length that it refuses."""
+    """Return the longest text that the stack admits; record a length that it refuses."""
     rule, max_len = reader.rules.length, reader.sheet.max_len
     if rule.take != "max_len" or max_len is None:
         return None
@@ -268,12 +268,12 @@ def _admitted(reader: _Reader, name: str | None, length: int | None) -> int | No
     if length is not None and length > max_len and rule.gate == "refuses":
         entry = reader.sheet.places["top"].get("max_position_embeddings")
         path = entry.path if entry is not None and entry.path else "max_position_embeddings"
-        reader.note(path, "error", rule.note, f"{length} positions are refused, {max_len} admitted")
+        reader.note(path, "error", rule.note, f"{length} positions are refused, at most {max_len} are admitted")
     return max_len
 
 
 def _note_rest(reader: _Reader, rule: TypeRule | None) -> None:
-    """Note every other key of the file that is about positions: nothing has read it."""
+    """Record every other key of the file about positions as unread."""
     places, note = reader.sheet.places, reader.rules.objects.note
     for entries in (places["own"], places["around"], places["top"]):
         for key, entry in entries.items():
@@ -286,7 +286,7 @@ def _note_rest(reader: _Reader, rule: TypeRule | None) -> None:
                 reader.note(entry.path, "ignored", note if rule is None else rule.note)
             else:
                 found = reader.found[name]
-                reader.note(entry.path, "ignored", found.rule.note, f"{_short(found.value)} is taken")
+                reader.note(entry.path, "ignored", found.rule.note, f"{_short(found.value)} is used")
     for path in reader.sheet.unread:
         reader.note(path, "unknown" if reader.sheet.unknown else "ignored", note)
 
@@ -295,7 +295,7 @@ FORMULA_OF = {"default": "plain", "ntk_alpha": "ntk"}
 
 
 def _meant(meant: Rotary) -> dict[str, Any]:
-    """Return the parameters of the configuration's meaning by the names of the rules."""
+    """Return the parameters of the configuration's meaning, by the names of the rules."""
     own = {"theta": meant.base, **meant.parameters}
     if meant.rope_type not in _PLAIN:
         own["factor"] = meant.factor
@@ -316,7 +316,7 @@ def _short(value: Any) -> str:
 
 
 def merged(fields: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with an override joined key by key, objects within objects."""
+    """Return fields with an override joined key by key, also in nested objects."""
     out = dict(fields)
     for key, value in override.items():
         mine = out.get(key)

@@ -1,8 +1,8 @@
-"""The rules: which words of a configuration a stack reads, one file of data for each stack and version.
+"""The rules: which words of a configuration a stack reads, in one data file for each stack and version.
 
-A file in `rules/` is named <stack>-<version>.json. docs/stacks.md says what its words mean; a word that is not known
-is an error that names the file and the place. What nobody has read in a stack's source stands there as "unknown", and
-comes out as unknown.
+A file in `rules/` is named <stack>-<version>.json. docs/stacks.md explains its words; an unknown word is an error
+that names the file and the place. A part of a stack's source that was not read is written as "unknown", and its
+result is unknown.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ PARAMETERS = (
 
 @dataclass(frozen=True)
 class Seen:
-    """Where a rule stands in a stack's source, and whether it was read there, run, or only reported."""
+    """The place of a rule in a stack's source, and whether it was read there, run, or only reported."""
 
     source: str
     seen: str
@@ -44,20 +44,20 @@ class Seen:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Where one parameter is looked up.
+    """Where to look up one parameter.
 
     Args:
-        keys: Its names in a file, the first before the others.
+        keys: Its names in a file, in order of precedence.
         at: The places in order: own (the parameters of the kind of layer), around (next to the kinds of layers), top
-            (the model's fields), parameters (own, where the object is called rope_parameters), ratio (the longest
-            length over the trained one, where the file has that), flags (what the stack's own flags give).
-        skip: What is passed over: a key that is absent, one that is absent or null, or any falsy value.
-        otherwise: What is taken where nothing is found: a value, or one of WORDS.
-        null: What an explicit null means where it is not passed over: None (as if not given), or one of WORDS.
-        whole_fails: Whether a number without a decimal point raises.
+            (the model's fields), parameters (own, if the object is called rope_parameters), ratio (the longest length
+            divided by the trained one, if the file has it), flags (the stack's own flags).
+        skip: Values that are skipped: an absent key, an absent or null one, or any falsy value.
+        otherwise: The value if nothing is found, or one of WORDS.
+        null: The meaning of an explicit null that is not skipped: None (as if absent), or one of WORDS.
+        whole_fails: Whether a number without a decimal point raises an error.
         by_model: `otherwise` by model type.
         said: The error that the stack raises.
-        note: Where the rule stands.
+        note: The source of the rule.
     """
 
     keys: tuple[str, ...]
@@ -73,10 +73,10 @@ class Lookup:
 
 @dataclass(frozen=True)
 class TypeRule:
-    """What a stack computes for a type of rotation.
+    """The computation of a stack for a type of rotation.
 
-    `lists` says when LongRoPE takes its long list, `served` for which length a server allocates where none is given,
-    `length` and `trained` between which lengths dynamic NTK computes its base.
+    `lists`: when LongRoPE uses its long list; `served`: the length for which a server allocates memory if none is
+    given; `length` and `trained`: the lengths between which dynamic NTK computes its base.
     """
 
     formula: str
@@ -93,7 +93,7 @@ class TypeRule:
 
 @dataclass(frozen=True)
 class Becomes:
-    """A type that another takes the place of, in models of some types ("latent": all with latent attention)."""
+    """A type that replaces another in models of some types ("latent": all with latent attention)."""
 
     models: str | frozenset[str]
     types: frozenset[str]
@@ -102,7 +102,7 @@ class Becomes:
 
 @dataclass(frozen=True)
 class Score:
-    """What multiplies all scores in models of some types: mscale(factor, weight) squared."""
+    """The factor of all scores in models of some types: mscale(factor, weight) squared."""
 
     models: str | frozenset[str]
     weight: str | float
@@ -115,7 +115,7 @@ class Score:
 class Length:
     """The longest text that a stack admits: max_position_embeddings, for some types of rotation times the factor.
 
-    `unless_given` is a key among the parameters that prevents that, `not_in` model types in which it is not done.
+    `unless_given`: a key among the parameters that prevents this; `not_in`: model types without it.
     """
 
     take: str
@@ -128,7 +128,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Objects:
-    """Which objects of a file hold the parameters, the first that is not empty; and who reads the new one."""
+    """The objects of a file that hold the parameters, the first nonempty one; and the types that read the new one."""
 
     order: tuple[str, ...]
     read_by: frozenset[str] | None
@@ -138,7 +138,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class Words:
-    """Which word names the type, in order; `conflict` says that two that disagree are an error."""
+    """The words that name the type, in order; `conflict`: the result if two disagree."""
 
     order: tuple[str, ...]
     first_by_model: Mapping[str, str]
@@ -152,7 +152,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Loads:
-    """The rules of the library that loads a file before a stack reads it, and lookups in which it departs from them."""
+    """The rules of the library that loads a file before a stack reads it, with lookups in which it differs."""
 
     by: str
     parameters: Mapping[str, Lookup]
@@ -161,9 +161,9 @@ class Loads:
 
 @dataclass(frozen=True)
 class Override:
-    """How parameters given on the command line join those of the file, before or after it is loaded.
+    """How parameters on the command line join those of the file, before or after it is loaded.
 
-    `inside` is how they join within text_config; `keeps` names types whose factors no flag of the stack changes.
+    `inside`: how they join within text_config; `keeps`: types whose factors no flag of the stack changes.
     """
 
     when: str
@@ -175,9 +175,9 @@ class Override:
 
 @dataclass(frozen=True)
 class Rules:
-    """What one version of a stack reads.
+    """The rules of one version of a stack.
 
-    `kinds` says whether each kind of layer has parameters of its own.
+    `kinds`: whether each kind of layer has its own parameters.
     """
 
     stack: str
@@ -196,18 +196,18 @@ class Rules:
 
     @property
     def name(self) -> str:
-        """The stack with its version, as `--stack` takes it."""
+        """The stack with its version, in the form of `--stack`."""
         return f"{self.stack}@{self.version}"
 
     def every_note(self) -> list[Seen]:
-        """Return where each rule stands, once."""
+        """Return the source of each rule, once."""
         types = [note for rule in self.types.values() for note in (rule.note, *_notes(rule.parameters))]
         parts = [self.objects.note, self.words.note, self.override.note, self.length.note]
         loads = [] if self.loads is None else [self.loads.note, *_notes(self.loads.parameters)]
         return list(dict.fromkeys([*parts, *(score.note for score in self.scores), *loads, *types]))
 
     def source(self, note: Seen) -> str:
-        """Return where a rule stands, with the project and version, and how it is known."""
+        """Return the source of a rule, with the project and version, and how it is known."""
         return f"{self.project} {self.version}: {note.source} [{note.seen}]"
 
 

@@ -1,4 +1,4 @@
-"""A configuration laid out for the rules: what stands in which place, and what a library fills in before it is read."""
+"""A configuration arranged for the rules: the values in each place, and those that a library fills in first."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +14,7 @@ _OBJECTS = ("rope_scaling", "rope_parameters")
 
 @dataclass(frozen=True)
 class Entry:
-    """A value of a file and where it stands there; no path where a library has filled it in."""
+    """A value of a file and its path; no path if a library has filled it in."""
 
     value: Any
     path: str | None
@@ -25,11 +25,11 @@ class Sheet:
     """The fields of one kind of layer, by place: own, around, top, parameters and flags.
 
     Args:
-        places: For each place of the rules its entries.
+        places: The entries of each place of the rules.
         name: The model's type.
-        default_base: The base that the type has where a file has none; None for a type that is not known.
+        default_base: The type's base if a file has none; None for an unknown type.
         unread: Keys of objects that the stack does not read.
-        unknown: Why the stack's reading is unknown, "" where it is known.
+        unknown: Why the stack's reading is unknown, "" if it is known.
     """
 
     places: dict[str, dict[str, Entry]]
@@ -42,7 +42,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Found:
-    """What a lookup gives: its value, under which path, and whether it is known and no error."""
+    """The result of a lookup: its value, its path, and whether it is known and no error."""
 
     value: Any
     path: str | None
@@ -56,7 +56,7 @@ def lay_out(model: Model, kind: str, main: bool, rules: Rules) -> Sheet:
     Args:
         model: The model.
         kind: The kind of layer.
-        main: Whether it is the kind that a stack reads which knows one kind only.
+        main: Whether it is the kind that a stack with only one kind reads.
         rules: The stack's rules.
     """
     fields, unknown = model.fields, ""
@@ -83,11 +83,11 @@ def lay_out(model: Model, kind: str, main: bool, rules: Rules) -> Sheet:
         name, base = LOCAL_BASE[model.name]
         top["rope_theta"] = top.pop(name, Entry(None, None))
     entries = {name: Entry(value, f"{path}.{name}") for name, value in own.items()}
-    beside = {name: Entry(value, f"{key}.{name}") for name, value in around.items() if not isinstance(value, dict)}
+    neighbours = {name: Entry(value, f"{key}.{name}") for name, value in around.items() if not isinstance(value, dict)}
     return Sheet(
         places={
             "own": entries,
-            "around": beside,
+            "around": neighbours,
             "top": top,
             "parameters": entries if key == "rope_parameters" else {},
             "flags": {},
@@ -101,7 +101,7 @@ def lay_out(model: Model, kind: str, main: bool, rules: Rules) -> Sheet:
 
 
 def look_up(sheet: Sheet, rule: Lookup, original: Found | None = None) -> Found:
-    """Return what a rule finds; `original` is the trained length, on which the factor may depend."""
+    """Return the result of a rule; `original` is the trained length, on which the factor may depend."""
     for place in rule.at:
         if place == "ratio":
             if original is not None and original.path is not None:
@@ -123,7 +123,7 @@ def look_up(sheet: Sheet, rule: Lookup, original: Found | None = None) -> Found:
 
 
 def _by_word(sheet: Sheet, rule: Lookup, word: Any, path: str | None, original: Found | None) -> Found:
-    """Return what a word stands for, or the value itself."""
+    """Return the meaning of a word, or the value itself."""
     if word in ("error", "unknown"):
         return Found(None, path, word, rule)
     if word == "class":
@@ -138,15 +138,15 @@ def _by_word(sheet: Sheet, rule: Lookup, word: Any, path: str | None, original: 
 
 
 def fill_in(sheet: Sheet, loads: Loads, loader: Rules, name: str) -> tuple[Sheet, list[Found]]:
-    """Return the sheet after a library has loaded the file, and what it lacks there: the file is then refused.
+    """Return the sheet after a library has loaded the file, and the missing values, for which the file is refused.
 
-    Type, base and trained length stand among the parameters afterwards.
+    Type, base and trained length are then among the parameters.
 
     Args:
-        sheet: The fields as they stand in the file.
-        loads: In what the library's version departs from its rules.
+        sheet: The fields of the file.
+        loads: The lookups in which the library's version differs from its rules.
         loader: The library's rules.
-        name: The type of rotation as the library reads it.
+        name: The type of rotation in the library's reading.
     """
     own = dict(sheet.places["own"])
     own.setdefault("rope_type", own.get("type", Entry(name, None)))
@@ -163,7 +163,7 @@ def fill_in(sheet: Sheet, loads: Loads, loader: Rules, name: str) -> tuple[Sheet
 
 
 def join(sheet: Sheet, override: Fields, how: str, kind: str) -> Sheet:
-    """Return the sheet after parameters are set on a configuration that is loaded already."""
+    """Return the sheet after parameters are set on an already loaded configuration."""
     own, top, unread = dict(sheet.places["own"]), dict(sheet.places["top"]), list(sheet.unread)
     for name, value in override.items():
         if name not in _OBJECTS:
@@ -188,12 +188,12 @@ def join(sheet: Sheet, override: Fields, how: str, kind: str) -> Sheet:
 
 
 def set_flags(sheet: Sheet, flags: Fields, keeps: frozenset[str]) -> Sheet:
-    """Return the sheet after a stack's own flags, which go before what the file has.
+    """Return the sheet after a stack's own flags, which override the file.
 
     Args:
-        sheet: The fields as they stand in the file.
+        sheet: The fields of the file.
         flags: Parameters in the words of rope_parameters, and the longest text.
-        keeps: Types whose factors stay in the file, whatever the flags say.
+        keeps: Types whose factors stay as in the file, whatever the flags.
     """
     given = {key: Entry(value, f"flags.{key}") for key, value in flags.items()}
     length = given.pop("max_position_embeddings", None)
@@ -205,5 +205,5 @@ def set_flags(sheet: Sheet, flags: Fields, keeps: frozenset[str]) -> Sheet:
         sheet,
         places={**sheet.places, "own": own | given, "top": top, "flags": given},
         max_len=sheet.max_len if length is None else length.value,
-        unknown="how flags join factors that the file has as a tensor" if kept else sheet.unknown,
+        unknown="how flags join factors that the file stores as a tensor" if kept else sheet.unknown,
     )

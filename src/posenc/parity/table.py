@@ -1,4 +1,4 @@
-"""The table of differences: what each stack reads, in words formed from the rules."""
+"""The table of differences: what each stack reads, in words that are built from the rules."""
 
 from collections.abc import Callable, Sequence
 
@@ -42,7 +42,7 @@ _LENGTHS = {"text": "of the text, at each call", "max_len": "X, once", "max_len*
 
 
 def rows(stacks: Sequence[Rules]) -> list[tuple[str, ...]]:
-    """Return the table: a row of titles, then one for each subject with a cell for each stack.
+    """Return the table: a row of titles, then one row for each subject with a cell for each stack.
 
     o is original_max_position_embeddings, X max_position_embeddings, s the factor, g(s, m) 1 + 0.1 m ln s.
 
@@ -51,7 +51,7 @@ def rows(stacks: Sequence[Rules]) -> list[tuple[str, ...]]:
     [('truncate', 'next to the kinds of layers; missing: True', 'not read: True')]
     """
     subjects: list[tuple[str, Callable[[Rules], str]]] = [
-        ("parameters stand in", _objects),
+        ("parameters are in", _objects),
         ("the type's word", lambda rules: ", then ".join(rules.words.order) + _conflict(rules)),
         *((f"type {name}", _formula(name)) for name in _TYPES),
         ("rope_theta", lambda rules: _lookup(rules.types["default"].parameters.get("theta"))),
@@ -73,7 +73,7 @@ def rows(stacks: Sequence[Rules]) -> list[tuple[str, ...]]:
 
 
 def _formula(name: str) -> Callable[[Rules], str]:
-    """Return which formula a type has; where a stack does not know it, what it makes of an unknown one."""
+    """Return the formula of a type; if a stack does not know it, its treatment of unknown types."""
 
     def cell(rules: Rules) -> str:
         formula = rules.types[name].formula if name in rules.types else rules.other_type
@@ -94,7 +94,7 @@ def _parameter(name: str, key: str) -> Callable[[Rules], str]:
 
 
 def _lookup(rule: Lookup | None) -> str:
-    """Return in words where a parameter is looked up, and what is taken where it is missing."""
+    """Return in words where a parameter is looked up, and the value if it is missing."""
     if rule is None:
         return "not read"
     if rule.otherwise == "error":
@@ -140,7 +140,7 @@ def _objects(rules: Rules) -> str:
 
 
 def _scores(rules: Rules) -> str:
-    """Return what multiplies the scores of models with latent attention."""
+    """Return the factor of the scores of models with latent attention."""
     rule = next((one for one in rules.scores if one.models == LATENT or "deepseek_v3" in one.models), None)
     if rule is None:
         return "1"

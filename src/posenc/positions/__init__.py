@@ -1,4 +1,4 @@
-"""Makers and checks of `pos`: positions are always passed in, never guessed from a shape."""
+"""Functions that make and check `pos`: positions are always passed in, never guessed from a shape."""
 
 from posenc.positions.checks import check, check_range, check_reach, has_float64, is_plain, may_look
 from posenc.positions.images import from_hf, grid, on_each_axis, unit_grid

@@ -1,4 +1,4 @@
-"""What a position may be: checks whose messages name the encoding."""
+"""Checks of positions, with messages that name the encoding."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from posenc.private import is_wrapped, within_transform
 
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
-KINDS = {Tensor, nn.Parameter}  # of plain tensors
+KINDS = {Tensor, nn.Parameter}  # types of plain tensors
 _REALS = (torch.float32, torch.float64)
 
 
@@ -23,16 +23,16 @@ _pretended = _Pretended()
 
 
 def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
-    """Return positions, checked in kind and axes, as int64 or float64 (float32 on a device that has none).
+    """Check the dtype and axes of positions, and return them as int64 or float64 (float32 on a device without float64).
 
     Args:
         pos: (seq_len,) or (batch, seq_len) for one axis; (..., seq_len, n_axes) for several.
-        n_axes: How many axes the encoding works on.
+        n_axes: The encoding's number of axes.
         who: The encoding's name, for the message.
 
     Raises:
-        TypeError: `pos` is no tensor, or a dtype that cannot hold positions.
-        ValueError: Its shape does not fit `n_axes`, or a position is beyond int64.
+        TypeError: `pos` is no tensor, or its dtype cannot represent positions.
+        ValueError: Its shape does not fit `n_axes`, or a position exceeds int64.
     """
     if not isinstance(pos, Tensor):
         raise TypeError(
@@ -41,7 +41,7 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
         )
     if pos.dtype not in _INTEGERS + _REALS:
         raise TypeError(
-            f"{who}: positions must be integers, float32 or float64, because half precision cannot tell "
+            f"{who}: positions must be integers, float32 or float64, because half precision cannot distinguish "
             f"256 from 257; got {pos.dtype}. Make them with positions.arange(seq_len)."
         )
     fits = pos.ndim in (1, 2) if n_axes == 1 else pos.ndim in (2, 3) and pos.shape[-1] == n_axes
@@ -53,9 +53,9 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
             f"{who}: works on {n_axes} position {'axis' if n_axes == 1 else 'axes'}, so pos must be {wanted}; "
             f"got {tuple(pos.shape)}. "
             + (
-                "Wrap it in OnAxes to choose axes."
+                "Wrap it in OnAxes to choose an axis."
                 if n_axes == 1
-                else "positions.grid makes two, and positions.on_each_axis puts text on all."
+                else "positions.grid makes two axes, and positions.on_each_axis gives text the same number on all."
             )
         )
     if pos.dtype in _REALS:
@@ -63,19 +63,19 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
     wide = pos.long()
     if pos.dtype == torch.uint64 and may_look(wide) and bool((wide < 0).any()):
         raise ValueError(
-            f"{who}: positions must be below 2^63, which int64 holds; got {int(pos.cpu().numpy().max())}. Count from 0."
+            f"{who}: positions must be below 2^63, to fit int64; got {int(pos.cpu().numpy().max())}. Count from 0."
         )
     return wide
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether a device can compute in float64."""
+    """Return whether a device can compute in float64."""
     return device.type != "mps" and not _pretended.no_float64
 
 
 @contextmanager
 def without_float64() -> Iterator[None]:
-    """Let `has_float64` deny it to every device in this thread, so that what others compute can be checked anywhere."""
+    """Make `has_float64` return False in this thread, to test the path of devices without float64 anywhere."""
     _pretended.no_float64 = True
     try:
         yield
@@ -86,8 +86,8 @@ def without_float64() -> Iterator[None]:
 def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str, *, start: int = 0) -> None:
     """Raise if a position lies outside [start, end).
 
-    Only where looking costs nothing: on the CPU and not while compiling. A device's own index
-    check speaks elsewhere.
+    Only on the CPU and not while compiling, where reading values costs nothing; elsewhere the device's index
+    check raises.
 
     Raises:
         ValueError: A position is below `start` or at least `end`.
@@ -101,10 +101,10 @@ def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str, *, star
 
 
 def check_reach(away: Float64[Tensor, "..."], reach: float, who: str, why: str) -> None:
-    """Raise if a position lies further from its centre than `reach`, where looking costs nothing.
+    """Raise if a position lies further than `reach` from its centre, where reading values costs nothing.
 
     Raises:
-        ValueError: One does.
+        ValueError: A position lies too far away.
     """
     if may_look(away) and (furthest := float(away.abs().max())) > reach:
         raise ValueError(
@@ -113,19 +113,19 @@ def check_reach(away: Float64[Tensor, "..."], reach: float, who: str, why: str) 
 
 
 def may_look(t: Tensor) -> bool:
-    """Whether values can be read without stalling a device, breaking a graph or leaving a transform."""
+    """Return whether values can be read without stalling a device, breaking a graph or leaving a transform."""
     return is_plain(t) and t.device.type == "cpu" and t.numel() > 0
 
 
 def is_plain(t: Tensor) -> bool:
-    """Whether a tensor is memory that may be written to in pieces: not traced, compiled, or within a transform."""
+    """Return whether a tensor is plain memory that can be written in slices: not traced, compiled or transformed."""
     if torch.compiler.is_compiling() or type(t) not in KINDS:
         return False
     return not is_wrapped(t)
 
 
 def all_plain(tensors: Iterable[Tensor]) -> bool:
-    """Whether all are plain, asked once for what is the same for all."""
+    """Return whether all tensors are plain; state that they share is checked once."""
     if torch.compiler.is_compiling():
         return False
     if within_transform():

@@ -1,4 +1,4 @@
-"""Positions on several axes: the cells of images, and positions of other conventions."""
+"""Positions on several axes: the cells of images, and conversions from other conventions."""
 
 from typing import Literal
 
@@ -13,8 +13,8 @@ def grid(h: int, w: int, *, n_prefix: int = 0, device: torch.device | str | None
     Args:
         h: Rows.
         w: Columns.
-        n_prefix: Tokens before the image, such as a class token; they stand in row -1.
-        device: Of the result.
+        n_prefix: Tokens before the image, such as a class token; they get row -1.
+        device: The device of the result.
 
     >>> grid(2, 2, n_prefix=1).tolist()
     [[-1, 0], [0, 0], [0, 1], [1, 0], [1, 1]]
@@ -31,19 +31,19 @@ def unit_grid(
     sides: Literal["separate", "longer", "shorter"] = "separate",
     device: torch.device | str | None = None,
 ) -> Float64[Tensor, "cells 2"]:
-    """Place the cells of an image, row by row, at the coordinates of their centres between -1 and 1.
+    """Return the coordinates of the centres of an image's cells, row by row, between -1 and 1.
 
-    So an image keeps its extent at every resolution. Source: DINOv3 (Siméoni 2025, 2508.10104), which feeds them to an
-    axial rotation.
+    An image then has the same extent at every resolution. Source: DINOv3 (Siméoni 2025, 2508.10104), which uses them
+    in an axial rotation.
 
     Args:
         h: Rows.
         w: Columns.
-        sides: What -1 to 1 spans: each side ("separate"), or, so that cells stay square, the "longer" or the "shorter".
-        device: Of the result.
+        sides: The sides that span -1 to 1: each side ("separate"), or the "longer" or "shorter" one, with square cells.
+        device: The device of the result.
 
     Raises:
-        ValueError: Another word for `sides`.
+        ValueError: `sides` has another value.
 
     >>> unit_grid(1, 2).tolist()
     [[0.0, -0.5], [0.0, 0.5]]
@@ -56,7 +56,7 @@ def unit_grid(
 
 
 def from_hf(position_ids: Int[Tensor, "n_axes batch seq"]) -> Int[Tensor, "batch seq n_axes"]:
-    """Turn Hugging Face's position ids of several axes, (3, batch, seq), into ours, (batch, seq, 3).
+    """Convert Hugging Face's position ids on several axes, (3, batch, seq), to ours, (batch, seq, 3).
 
     >>> from_hf(torch.tensor([[[0, 1]], [[0, 5]], [[0, 7]]])).tolist()
     [[[0, 0, 0], [1, 5, 7]]]
@@ -65,7 +65,7 @@ def from_hf(position_ids: Int[Tensor, "n_axes batch seq"]) -> Int[Tensor, "batch
 
 
 def on_each_axis(pos: Shaped[Tensor, "*batch seq"], n_axes: int) -> Shaped[Tensor, "*pos"]:
-    """Give each token the same number on all axes, as text has among pictures; as it is where there is one axis.
+    """Give each token the same number on all axes, like text among pictures; one axis returns `pos` unchanged.
 
     >>> on_each_axis(torch.tensor([4, 5]), 3).tolist(), on_each_axis(torch.tensor([4, 5]), 1).tolist()
     ([[4, 4, 4], [5, 5, 5]], [4, 5])

@@ -1,4 +1,4 @@
-"""Positions of text among pictures and video, as papers number them."""
+"""Positions of text with pictures and video, as in published models."""
 
 import math
 import operator
@@ -11,7 +11,7 @@ from torch import Tensor
 
 Part = int | Sequence[int] | Tensor  # tokens of text, or (frames, rows, columns) of a picture or video
 Step = int | float | Sequence[int | float] | Tensor
-# of a picture's (frames, rows, columns), its step and where it begins: its numbers, and where the next part begins
+# (a picture's (frames, rows, columns), its step, its first number) -> its numbers, the next part's first number
 _Place = Callable[[tuple[int, int, int], float, Any], tuple[Tensor, Any]]
 
 
@@ -26,31 +26,31 @@ def mrope(
 ) -> Int64[Tensor, "seq 3"]:
     """Number text with images and video on three axes: time, row, column (Qwen2-VL; Wang 2024, 2409.12191).
 
-    A text token has the same number on all axes. The cells of an image begin there too, and count rows and columns
-    on. Frame i of a video is floor(i * time_step) later than its first frame; the product is of float32, as in
-    transformers. Two definitions exist of where the next part begins, and they differ only for a video that is longer
-    than its sides: `next_after`. Models that write a time stamp before each frame (Qwen3-VL, GLM-4V) number each frame
-    as an image of its own.
+    A text token has the same number on all axes. An image continues from the next number, from which it counts rows
+    and columns. Frame i of a video is floor(i * time_step) after its first frame, computed in float32, as in
+    transformers. `next_after` selects one of two published definitions of the next part's first number, which differ
+    only for a video with more frames than rows and columns. Models that write a time stamp before each frame (Qwen3-VL,
+    GLM-4V) number each frame as a separate image.
 
     Args:
         parts: In the order of the sequence, the number of tokens of a text, or (frames, rows, columns) of a picture
-            or video, in cells as the language model sees them (after merging).
-        time_step: Between two frames: one number, or one for each picture and video in their order. 1 in Qwen2-VL;
-            in Qwen2.5-VL tokens_per_second times the seconds of a frame. Qwen2.5-Omni rounds i times the seconds
-            first, so that a frame at a whole number may be one earlier there.
+            or video, in cells after merging, as the language model receives them.
+        time_step: The step between two frames: one number, or one for each picture and video. 1 in Qwen2-VL; in
+            Qwen2.5-VL tokens_per_second times the seconds per frame. Qwen2.5-Omni first rounds i times the seconds, so
+            a frame at an integer time may be one earlier there.
         next_after: "all_axes": one after the largest number so far (the paper, Qwen2.5-Omni, transformers 4, vLLM).
-            "sides": the longer of rows and columns after the picture's beginning, however many frames there are
+            "sides": the larger of rows and columns after the picture's first number, for any number of frames
             (transformers 5: Qwen2-VL to Qwen3.5, GLM-4V, Ernie 4.5 VL).
         spatial_reset: True counts rows and columns of each picture from 0 (MHRoPE and MRoPE-I, Huang 2025, 2510.23095;
-            OmniGen2's Omni-RoPE; Mogao's IL-RoPE). Where the next part begins stays the same.
-        side_step: Between two rows, and two columns (MM-RoPE, Yuan 2025, 2507.08801: the compression of the video's
-            cells, 8 next to time_step=4).
-        device: Of the result.
+            OmniGen2's Omni-RoPE; Mogao's IL-RoPE). The next part's first number is the same.
+        side_step: The step between two rows, and between two columns (MM-RoPE, Yuan 2025, 2507.08801: the compression
+            of the video's cells, 8 with time_step=4).
+        device: The device of the result.
 
     Raises:
-        ValueError: A size or a step below zero, another number of steps than of pictures and videos, or another word
-            for `next_after`.
-        TypeError: A part that is neither a number nor three, or a side_step that is no whole number.
+        ValueError: A size or step is negative, the number of steps is not that of pictures and videos, or `next_after`
+            has another value.
+        TypeError: A part is neither one number nor three, or side_step is no integer.
 
     >>> mrope([2, (1, 2, 2), 1]).tolist()
     [[0, 0, 0], [1, 1, 1], [2, 2, 2], [2, 2, 3], [2, 3, 2], [2, 3, 3], [4, 4, 4]]
@@ -83,19 +83,19 @@ def videorope(
 ) -> Float64[Tensor, "seq 3"]:
     """Number text with images and video along the diagonal of time, row and column (Wei 2025, 2502.05173).
 
-    Frames lie `time_step` apart on the line on which text has its numbers, and each spreads its rows and columns around
-    its point there. Text goes on one after the last frame. `MRoPE(layout="time_last")` is the rotation. HoPE (Li 2025,
+    Frames lie on the diagonal of text, `time_step` apart, and each frame's rows and columns are centred on its point.
+    Text continues one after the last frame. Use `MRoPE(layout="time_last")` for the rotation. HoPE (Li 2025,
     2505.20444) has the same positions with `MRoPE(layout="time_unrotated")`, and draws the step of each video from 0.5,
-    0.75, 1, 1.25 and 1.5 in training. The middle of an even number of rows is the one before, as in the authors' code.
+    0.75, 1, 1.25 and 1.5 in training. The middle of an even number of rows is the lower one, as in the authors' code.
 
     Args:
         parts: As for `mrope`.
-        time_step: Between two frames: one number, or one for each picture and video in their order.
-        device: Of the result.
+        time_step: The step between two frames: one number, or one for each picture and video.
+        device: The device of the result.
 
     Raises:
-        ValueError: A size or a step below zero, or another number of steps than of pictures and videos.
-        TypeError: A part that is neither a number nor three.
+        ValueError: A size or step is negative, or the number of steps is not that of pictures and videos.
+        TypeError: A part is neither one number nor three.
 
     >>> videorope([1, (2, 1, 3), 1]).int().T.tolist()
     [[0, 1, 1, 1, 3, 3, 3, 4], [0, 1, 1, 1, 3, 3, 3, 4], [0, 0, 1, 2, 2, 3, 4, 4]]
@@ -113,20 +113,20 @@ def videorope(
 def v2pe(
     parts: Sequence[Part], *, step: Step = 1 / 16, device: torch.device | str | None = None
 ) -> Float64[Tensor, " seq"]:
-    """Number text with images and video on one axis, where a cell takes less room than a token (Ge 2024, 2412.09616).
+    """Number text with images and video on one axis, with smaller steps for cells (V2PE; Ge 2024, 2412.09616).
 
-    So that pictures do not use up the trained length; `RoPE` is the rotation. Text goes on at the next whole number, as
-    in the authors' code. InternVL3 has it.
+    Pictures then use less of the trained length. Use `RoPE` for the rotation. Text continues at the next integer, as
+    in the authors' code. InternVL3 uses it.
 
     Args:
         parts: As for `mrope`.
-        step: From one cell to the next: one number, or one for each picture and video; 1, 1/2, .. 1/256 in the paper.
-            Where a picture of n cells shall take a span, span / n.
-        device: Of the result.
+        step: The step between two cells: one number, or one for each picture and video; 1, 1/2, .. 1/256 in the paper.
+            For a picture of n cells that spans s positions, pass s / n.
+        device: The device of the result.
 
     Raises:
-        ValueError: A size or a step below zero, or another number of steps than of pictures and videos.
-        TypeError: A part that is neither a number nor three.
+        ValueError: A size or step is negative, or the number of steps is not that of pictures and videos.
+        TypeError: A part is neither one number nor three.
 
     >>> v2pe([2, (1, 1, 3), 1], step=0.5).tolist()
     [0.0, 1.0, 1.5, 2.0, 2.5, 4.0]
@@ -149,25 +149,25 @@ def circle_rope(
     time_step: Step = 1,
     device: torch.device | str | None = None,
 ) -> Float64[Tensor, "seq 3"]:
-    """Number images on a ring around the line on which text has its numbers (Circle-RoPE; Wang 2025, 2505.16416).
+    """Number images on a ring around the diagonal of text (Circle-RoPE; Wang 2025, 2505.16416).
 
-    Every cell of a picture is then as far from a token of text as any other. The ring stands at right angles to the
-    diagonal of time, row and column; `MRoPE` is the rotation. The paper alternates it with the positions of `mrope`
-    from layer to layer. A video (not in the paper) has one ring a frame, along the diagonal.
+    All cells of a picture then have the same distance to a text token. The plane of the ring is orthogonal to the
+    diagonal of time, row and column. Use `MRoPE` for the rotation. The paper alternates between these positions and
+    those of `mrope` from layer to layer. A video (not in the paper) has one ring per frame, along the diagonal.
 
     Args:
         parts: As for `mrope`.
-        radius: Of the ring, in positions.
-        alpha: How much of a cell's angle is its direction from the middle of the picture; the rest is its number.
-        grid_share: How much of a cell's place is that on the grid, flat on the plane of the ring (dff_rate in the
-            authors' code); 0 is the ring, 1 the grid.
-        time_step: Between two frames: one number, or one for each picture and video in their order.
-        device: Of the result.
+        radius: The radius of the ring, in positions.
+        alpha: The weight of a cell's direction from the picture's centre in its angle; the rest is its index.
+        grid_share: The weight of the grid in a cell's place on the plane of the ring (dff_rate in the authors' code);
+            0 is the ring, 1 the grid.
+        time_step: The step between two frames: one number, or one for each picture and video.
+        device: The device of the result.
 
     Raises:
-        ValueError: A size or a step below zero, another number of steps than of pictures and videos, a radius that is
-            negative, or an alpha or a grid_share outside 0 to 1.
-        TypeError: A part that is neither a number nor three.
+        ValueError: A size, a step or the radius is negative, the number of steps is not that of pictures and videos, or
+            alpha or grid_share is outside 0 to 1.
+        TypeError: A part is neither one number nor three.
 
     >>> circle_rope([(1, 1, 2)], radius=2**0.5, alpha=0.0).round().int().tolist()
     [[0, 1, -1], [0, -1, 1]]
@@ -187,8 +187,8 @@ def circle_rope(
         y, x = _cells(down, right).unbind(1)
         if not frames * len(x):
             return torch.zeros(0, 3, device="cpu"), begin
-        turns = torch.arange(len(x), dtype=torch.float64, device="cpu") / len(x)
-        angle = alpha * _stretched(torch.atan2(y, x)) + (1 - alpha) * 2 * math.pi * turns
+        shares = torch.arange(len(x), dtype=torch.float64, device="cpu") / len(x)
+        angle = alpha * _stretched(torch.atan2(y, x)) + (1 - alpha) * 2 * math.pi * shares
         on_u = (1 - grid_share) * radius * angle.cos() + grid_share * x
         on_v = (1 - grid_share) * radius * angle.sin() + grid_share * y
         times = begin + step * torch.arange(frames, dtype=torch.float64, device="cpu")
@@ -199,13 +199,13 @@ def circle_rope(
 
 
 def _stretched(angle: Float64[Tensor, " cells"]) -> Float64[Tensor, " cells"]:
-    """Spread angles from 0 to a whole turn; as they are where all are the same."""
+    """Rescale angles to the range from 0 to 2 pi; equal angles are returned unchanged."""
     low, high = angle.aminmax()
     return (angle - low) / (high - low) * 2 * math.pi if high > low else angle
 
 
 def _cells(*axes: Tensor) -> Tensor:
-    """Return all combinations of the axes' numbers, the last axis running fastest."""
+    """Return all combinations of the axes' numbers; the last axis changes fastest."""
     return torch.stack([axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij")], 1)
 
 
@@ -217,7 +217,7 @@ def _number(
     dtype: torch.dtype,
     device: torch.device | str | None,
 ) -> Tensor:
-    """Number parts one after the other on three axes: text alike on all, and pictures by `place`."""
+    """Number the parts in order on three axes: text equally on all, and pictures by `place`."""
     sizes = [_sizes(who, part) for part in parts]
     steps = iter(_steps(who, *step, sum(len(size) == 3 for size in sizes)))
     numbered, begin = [torch.zeros(0, 3, dtype=dtype, device="cpu")], 0
@@ -228,7 +228,7 @@ def _number(
         else:
             cells, begin = place(size, next(steps), begin)  # type: ignore[arg-type]
             numbered.append(cells.to(dtype))
-    return torch.cat(numbered).to(torch.empty(0, device=device).device)  # None is the default device
+    return torch.cat(numbered).to(torch.empty(0, device=device).device)  # None means the default device
 
 
 def _sizes(who: str, part: Part) -> tuple[int, ...]:
@@ -239,7 +239,7 @@ def _sizes(who: str, part: Part) -> tuple[int, ...]:
         sizes = ()
     if len(sizes) not in (1, 3):
         raise TypeError(
-            f"{who}: a part must be a number of tokens of text, or (frames, rows, columns) of a picture; got {part!r}."
+            f"{who}: a part must be a number of text tokens, or (frames, rows, columns) of a picture; got {part!r}."
         )
     if min(sizes) < 0:
         raise ValueError(f"{who}: the sizes of a part must be 0 or more; got {part!r}.")
@@ -253,7 +253,7 @@ def _steps(who: str, option: str, given: Step, n_pictures: int) -> list[float]:
     if len(steps) != n_pictures:
         raise ValueError(
             f"{who}: {option} must be one number, or one for each of the {n_pictures} pictures and videos; got "
-            f"{len(steps)}. A picture of one frame takes any, for instance 1."
+            f"{len(steps)}. For a picture of one frame any number will do, such as 1."
         )
     if not all(0 <= step < math.inf for step in steps):
         raise ValueError(f"{who}: {option} must be a finite number, 0 or more; got {given!r}.")
@@ -261,5 +261,5 @@ def _steps(who: str, option: str, given: Step, n_pictures: int) -> list[float]:
 
 
 def _several(value: Any) -> list[Any] | None:
-    """Return the entries of a list, a tensor or an array; None of one number."""
+    """Return the entries of a list, tensor or array; None for a single number."""
     return list(value) if isinstance(value, Iterable) and getattr(value, "ndim", None) != 0 else None

@@ -1,4 +1,4 @@
-"""Positions drawn at random, for training."""
+"""Random positions, for training."""
 
 import math
 
@@ -10,25 +10,25 @@ from torch import Tensor
 def shifted(
     pos: Shaped[Tensor, "*pos"], max_shift: int, *, n_axes: int = 1, generator: torch.Generator | None = None
 ) -> Shaped[Tensor, "*pos"]:
-    """Move each sequence by a random whole number from 0 to max_shift (SHAPE; Kiyono 2021, 2109.05644).
+    """Shift each sequence by a random integer from 0 to max_shift (SHAPE; Kiyono 2021, 2109.05644).
 
-    For training: a model that has seen every offset must look at differences. One number for (seq_len,), one a
-    row for (batch, seq_len), and one an axis where there are several.
+    For training: a model that is trained with all offsets must rely on differences. Draws one shift for (seq_len,),
+    one per row for (batch, seq_len), and one per axis for several axes.
 
     Args:
         pos: (seq_len,) or (batch, seq_len), with a last dimension of n_axes for several axes.
-        max_shift: The largest shift, itself included.
-        n_axes: Of the positions.
-        generator: Of the random numbers, on the device of `pos`.
+        max_shift: The largest shift, inclusive.
+        n_axes: The number of axes of `pos`.
+        generator: The random generator, on the device of `pos`.
 
     Raises:
-        ValueError: A negative max_shift.
+        ValueError: max_shift is negative.
 
     >>> shifted(torch.arange(3), 0)
     tensor([0, 1, 2])
     """
     if max_shift < 0:
-        raise ValueError(f"positions.shifted: max_shift must not be negative; got {max_shift}. 0 moves nothing.")
+        raise ValueError(f"positions.shifted: max_shift must not be negative; got {max_shift}. Pass 0 for no shift.")
     lead = pos.shape[: pos.ndim - 1 - (n_axes > 1)]
     shape = (*lead, 1) if n_axes == 1 else (*lead, 1, n_axes)
     return pos + torch.randint(max_shift + 1, shape, generator=generator, device=pos.device)
@@ -42,20 +42,20 @@ def randomised(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Int64[Tensor, "*batch n"]:
-    """Draw n of the positions 0 .. max_len - 1 without repetition, in rising order (Ruoss 2023, 2305.16843).
+    """Draw n of the positions 0 .. max_len - 1 without repetition, in ascending order (Ruoss 2023, 2305.16843).
 
-    For training with any encoding: positions as large as those of the longest test are seen, in the right
-    order, at the price of the exact distances.
+    For training with any encoding: the model is trained on positions of the longest test, in the right order, but
+    loses exact distances.
 
     Args:
-        n: Tokens of a sequence.
-        max_len: One more than the largest position; that of the longest sequence to be met.
-        batch: Rows, each with positions of its own; None for a plain sequence.
-        generator: Of the random numbers.
-        device: Of the result.
+        n: The number of tokens of a sequence.
+        max_len: One more than the largest position: the length of the longest sequence at test time.
+        batch: The number of rows, each with its own positions; None for a single sequence.
+        generator: The random generator.
+        device: The device of the result.
 
     Raises:
-        ValueError: More tokens than positions.
+        ValueError: n is negative or above max_len.
 
     >>> randomised(4, 4)
     tensor([0, 1, 2, 3])
@@ -66,7 +66,7 @@ def randomised(
             f"Pass a max_len of {max(n, 0)} or more."
         )
     rows = torch.rand(1 if batch is None else batch, max_len, generator=generator, device=device)
-    drawn = rows.topk(n).indices.sort().values  # the places of the n largest are a fair draw
+    drawn = rows.topk(n).indices.sort().values  # the indices of the n largest are a uniform draw
     return drawn[0] if batch is None else drawn
 
 
@@ -78,25 +78,25 @@ def jittered(
     rescale: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Float64[Tensor, "*batch seq n_axes"]:
-    """Move, distort and scale coordinates at random, once a call, as DINOv3 does while training.
+    """Shift, jitter and rescale coordinates at random, with one draw per call, as DINOv3 does in training.
 
     Args:
         pos: Coordinates on several axes, such as those of `unit_grid`.
-        shift: Each axis moves by U(-shift, shift).
-        jitter: Each axis is stretched by exp(U(-ln jitter, ln jitter)).
-        rescale: All axes together are stretched by exp(U(-ln rescale, ln rescale)).
-        generator: Of the random numbers, on the device of `pos`.
+        shift: Each axis is shifted by U(-shift, shift).
+        jitter: Each axis is scaled by exp(U(-ln jitter, ln jitter)).
+        rescale: All axes are scaled by one exp(U(-ln rescale, ln rescale)).
+        generator: The random generator, on the device of `pos`.
 
     Raises:
-        ValueError: A negative shift, or a jitter or rescale below 1.
+        ValueError: shift is negative, or jitter or rescale is below 1.
 
     >>> jittered(torch.tensor([[0.0, -0.5]], dtype=torch.float64)).tolist()
     [[0.0, -0.5]]
     """
     if not (shift >= 0 and jitter >= 1 and rescale >= 1):
         raise ValueError(
-            "positions.jittered: shift must not be negative, jitter and rescale not below 1; "
-            f"got shift={shift}, jitter={jitter}, rescale={rescale}. 0, 1 and 1 change nothing."
+            "positions.jittered: shift must not be negative, and jitter and rescale must be at least 1; "
+            f"got shift={shift}, jitter={jitter}, rescale={rescale}. Pass 0, 1 and 1 for no change."
         )
 
     def draw(reach: float, n: int) -> Tensor:

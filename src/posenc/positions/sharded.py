@@ -1,4 +1,4 @@
-"""Positions of the part of a sequence that one rank holds."""
+"""Positions of one rank's part of a sequence."""
 
 from typing import Literal
 
@@ -18,26 +18,26 @@ def sharded(
     start: int = 0,
     device: torch.device | str | None = None,
 ) -> Int64[Tensor, " slice"]:
-    """Count the tokens of a long sequence that one rank holds: context parallelism.
+    """Return the positions of the tokens that one rank holds under context parallelism.
 
-    In causal attention the later tokens have more keys to look at, so that contiguous slices leave the last rank with
-    most of the work. In zig-zag order the sequence is cut into 2 world_size chunks, and rank r holds chunk r and chunk
-    2 world_size - 1 - r: every rank has the same work (Llama 3, Grattafiori 2024, 2407.21783, section 3.3.2).
+    In causal attention later tokens attend to more keys, so contiguous slices give the last rank most of the work. In
+    zig-zag order the sequence is split into 2 world_size chunks, and rank r holds chunks r and 2 world_size - 1 - r, so
+    every rank has the same work (Llama 3, Grattafiori 2024, 2407.21783, section 3.3.2).
 
-    With `start=0` these are indices too: `tokens[:, pos]` is the rank's slice, and for packed documents or padding
-    `whole_pos[..., pos]` are its positions. What the ranks return one after another has order `argsort` of their
-    positions one after another.
+    With `start=0` these are also indices: `tokens[:, pos]` is the rank's slice, and with packed documents or padding
+    its positions are `whole_pos[..., pos]`. To restore the order of the ranks' concatenated outputs, index them with
+    the `argsort` of the concatenated positions.
 
     Args:
-        seq_len: Tokens of the whole sequence.
-        rank: Of this process among those that share the sequence.
-        world_size: How many these are.
+        seq_len: The number of tokens of the whole sequence.
+        rank: This process's rank among those that share the sequence.
+        world_size: The number of ranks.
         order: "contiguous" or "zigzag".
-        start: Position of the first token of the whole sequence.
-        device: Of the result.
+        start: The position of the first token of the whole sequence.
+        device: The device of the result.
 
     Raises:
-        ValueError: The sequence cannot be cut into equal chunks, there is no such rank, or another word for `order`.
+        ValueError: The sequence cannot be split into equal chunks, there is no such rank, or `order` has another value.
 
     >>> [sharded(8, rank=r, world_size=2, order="zigzag").tolist() for r in range(2)]
     [[0, 1, 6, 7], [2, 3, 4, 5]]
@@ -48,14 +48,14 @@ def sharded(
     if world_size < 1 or not 0 <= rank < world_size:
         raise ValueError(
             f"{who}: rank must be one of 0 .. world_size - 1; got rank={rank}, world_size={world_size}. "
-            "Pass those of the group that shares the sequence."
+            "Pass those of the process group that shares the sequence."
         )
     n_chunks, each = (world_size, "one chunk") if order == "contiguous" else (2 * world_size, "two chunks")
     if seq_len < 0 or seq_len % n_chunks:
         up = -(-max(seq_len, 1) // n_chunks) * n_chunks
         raise ValueError(
             f"{who}: seq_len must be a non-negative multiple of {n_chunks}, because each of {world_size} ranks holds "
-            f"{each} of one size in order={order!r}; got seq_len={seq_len}. Pad the sequence to {up}."
+            f"{each} of equal size in order={order!r}; got seq_len={seq_len}. Pad the sequence to {up}."
         )
     n = seq_len // n_chunks
     chunks = (rank,) if order == "contiguous" else (rank, n_chunks - 1 - rank)

@@ -1,4 +1,4 @@
-"""Positions of tokens in a sequence: plain, continued, padded, packed, or drafted as a tree."""
+"""Positions of tokens in a sequence: plain, continued, padded, packed, or in a draft tree."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from posenc.positions.checks import may_look
 
 
 def arange(n: int, *, start: int = 0, device: torch.device | str | None = None) -> Int64[Tensor, " n"]:
-    """Count from `start`: the positions of one plain sequence.
+    """Count from `start`: the positions of a plain sequence.
 
     >>> arange(3, start=5)
     tensor([5, 6, 7])
@@ -18,7 +18,7 @@ def arange(n: int, *, start: int = 0, device: torch.device | str | None = None) 
 
 
 def continued(past_len: int, n: int, *, device: torch.device | str | None = None) -> Int64[Tensor, " n"]:
-    """Count on where a cache of `past_len` tokens ended.
+    """Continue the count after a cache of `past_len` tokens.
 
     >>> continued(4, 2)
     tensor([4, 5])
@@ -27,7 +27,7 @@ def continued(past_len: int, n: int, *, device: torch.device | str | None = None
 
 
 def left_padded(attention_mask: Shaped[Tensor, "*batch seq"]) -> Int64[Tensor, "*batch seq"]:
-    """Count real tokens from 0 in each row; padded slots (False or 0) on the left get 0.
+    """Count real tokens from 0 in each row; padding (False or 0) on the left gets 0.
 
     >>> left_padded(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))
     tensor([[0, 0, 0, 1],
@@ -37,13 +37,13 @@ def left_padded(attention_mask: Shaped[Tensor, "*batch seq"]) -> Int64[Tensor, "
 
 
 def padded(attention_mask: Shaped[Tensor, "*batch seq"]) -> Int64[Tensor, "*batch seq"]:
-    """Count real tokens from 0 in each row, wherever padding stands; padded slots (False or 0) get -1.
+    """Count real tokens from 0 in each row, with padding anywhere; padding (False or 0) gets -1.
 
-    A table with rows before that of position 0 gives padding the last of them (`Learned`): with two such rows,
-    these are the rows of RoBERTa and OPT.
+    `Learned` with rows before that of position 0 gives padding the last of them: with two such rows it equals the
+    tables of RoBERTa and OPT.
 
     Raises:
-        ValueError: The mask has other values than 0 and 1 (seen on the CPU).
+        ValueError: The mask has other values than 0 and 1 (checked only on the CPU).
 
     >>> padded(torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]]))
     tensor([[ 0,  1,  2, -1],
@@ -64,12 +64,12 @@ def packed(
     """Restart the count at each document of a packed sequence.
 
     Args:
-        document_ids: A number a token; a new document begins wherever it changes.
-        cu_seqlens: Or the cumulative lengths (0, first, first + second, ...) that flash kernels
-            take. The result's length is its last entry, which is read from the device.
+        document_ids: A number for each token; a new document starts where it changes.
+        cu_seqlens: Alternatively the cumulative lengths (0, first, first + second, ...) of flash kernels. The
+            result's length is its last entry, which is read from the device.
 
     Raises:
-        TypeError: Not exactly one of the two is given.
+        TypeError: None or both are given.
 
     >>> packed(torch.tensor([7, 7, 7, 9, 9]))
     tensor([0, 1, 2, 0, 1])
@@ -77,9 +77,9 @@ def packed(
     tensor([0, 1, 2, 0, 1])
     """
     if (document_ids is None) == (cu_seqlens is None):
-        raise TypeError("positions.packed takes either document_ids or cu_seqlens; pass exactly one of them.")
+        raise TypeError("positions.packed needs either document_ids or cu_seqlens; got none or both. Pass one of them.")
     if document_ids is None:
-        assert cu_seqlens is not None  # or it was refused
+        assert cu_seqlens is not None  # checked above
         starts = torch.repeat_interleave(cu_seqlens[:-1].long(), cu_seqlens.diff())
         return torch.arange(starts.shape[0], device=starts.device) - starts
     index = torch.arange(document_ids.shape[-1], device=document_ids.device)
@@ -89,14 +89,14 @@ def packed(
 
 
 def tree(parents: Int[Tensor, "*batch nodes"], *, start: int = 0) -> Int64[Tensor, "*batch nodes"]:
-    """Number the nodes of a tree by their depth, so that siblings share a position: drafts of speculative decoding.
+    """Number the nodes of a draft tree by depth, so that siblings share a position (speculative decoding).
 
     Args:
-        parents: The index of each node's parent within its row; -1 for a root. In any order.
-        start: Position of the roots, one more than that of the last token before them.
+        parents: The index of each node's parent within its row, in any order; -1 for a root.
+        start: The position of the roots: one more than that of the last token before them.
 
     Raises:
-        TypeError: Parents are no tensor of integers.
+        TypeError: `parents` is no tensor of integers.
 
     >>> tree(torch.tensor([-1, 0, 0, 1, 3]), start=10)  # two guesses after the root, and two more after the first
     tensor([10, 11, 11, 12, 13])

@@ -1,4 +1,4 @@
-"""Advice by scenario, formed from what a study measured; it names the winners or says there are none."""
+"""Advice by scenario, computed from a study's measurements: the best encodings, or that none stands out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from .findings import Name, Parts, bits_at, listed, valued
 from .measures import Encoding, Measures, Stat, leaders, signed, with_spread
 
-_ALONE: Parts = ("The only encoding measured, so this is no comparison.",)
+_ONLY: Parts = ("Only one encoding was measured, so there is nothing to compare.",)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What the numbers say for one scenario; `winners` is empty where nothing was measured."""
+    """The advice for one scenario; `winners` is empty if nothing was measured."""
 
     kind: str
     scenario: str
@@ -29,36 +29,36 @@ class Advice:
 
 
 def _pick(kind: str, scenario: str, stats: Mapping[str, Stat], noise: float, number: Callable[[str], str]) -> Advice:
-    """Advise the encoding(s) with the lowest value, and say so where the numbers do not separate them."""
+    """Advise the encoding with the lowest value, or all that the numbers do not separate from it."""
     if not stats:
-        return Advice(kind, scenario, (), "", ("Nothing was measured that could answer this.",))
+        return Advice(kind, scenario, (), "", ("The study has no measurements for this.",))
     front = leaders(stats, noise)
     others = len(stats) - len(front)
     if len(stats) == 1:
-        parts = _ALONE
+        parts = _ONLY
     elif len(front) > 1:
         parts = ("The numbers do not separate ", *listed((Name(n),) for n in front), ".")
     else:
         second = min((n for n in stats if n != front[0]), key=lambda n: stats[n].mean)
-        parts = (f"Ahead of all {others} others by more than seeds differ; next is ", Name(second))
+        parts = (f"Better than all {others} others by more than the spread over seeds; next is ", Name(second))
         parts += (f" with {number(second)}.",)
     return Advice(kind, scenario, tuple(front), number(front[0]), parts)
 
 
 def _fewest(study: Measures) -> Advice:
-    """Advise by the number of parameters, which is exact, then by loss among those that share it."""
+    """Advise by the number of parameters, which is exact, then by the loss of those with the fewest."""
     scenario = "Fewest parameters"
     counts = {e.name: e.position_parameters for e in study.sound if e.position_parameters is not None}
     if not counts:
-        return Advice("parameters", scenario, (), "", ("Nothing was measured that could answer this.",))
+        return Advice("parameters", scenario, (), "", ("The study has no measurements for this.",))
     lowest = min(counts.values())
     front = [n for n in counts if counts[n] == lowest]
     number = f"{lowest:,} position parameters"
     if len(counts) == 1:
-        return Advice("parameters", scenario, tuple(front), number, _ALONE)
+        return Advice("parameters", scenario, tuple(front), number, _ONLY)
     if len(front) == 1:
-        return Advice("parameters", scenario, tuple(front), number, ("No other encoding has as few.",))
-    parts: Parts = (f"{len(front)} of {len(counts)} share this number.",)
+        return Advice("parameters", scenario, tuple(front), number, ("All other encodings have more.",))
+    parts: Parts = (f"{len(front)} of {len(counts)} encodings have this number.",)
     for length in dict.fromkeys(n for n in (study.base, study.longest) if n):
         stats = {n: s for n, s in bits_at(study, length).items() if n in front}
         if stats:
@@ -69,11 +69,10 @@ def _fewest(study: Measures) -> Advice:
 
 
 def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Advice]:
-    """Return one piece of advice for each of four scenarios, from the numbers alone.
+    """Return one piece of advice for each of four scenarios, computed only from the numbers.
 
-    Takes a study's `run` and `cells` as saved, and a size (None: the first).
-    Encodings with an undertrained cell are left out; a scenario
-    that nothing was measured for says so. Raises nothing for missing cells or fields.
+    Takes a study's `run` and `cells` as saved, and a size (None: the first). Leaves out encodings with an
+    undertrained cell. Raises nothing for missing cells or fields.
     """
     study = Measures(run, cells, size=size)
     by_name: dict[str, Encoding] = {e.name: e for e in study.sound}
@@ -97,14 +96,14 @@ def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size
         ),
         _pick(
             "trained",
-            "Only ever at the trained length",
+            "Use only at the trained length",
             near,
             study.noise(study.base),
             lambda n: f"{with_spread(near[n])} bits per byte at {study.times(study.base)}",
         ),
         _pick(
             "step",
-            "Cheapest step",
+            "Cheapest training step",
             steps,
             study.step_noise(),
             lambda n: f"{with_spread(steps[n], 1)} ms per training step",

@@ -1,4 +1,4 @@
-"""The study's answer in three sentences: who keeps up past the trained length, who breaks, what it costs or is open."""
+"""The study's answer in three sentences: which encodings hold past the trained length, which break, and the cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from .findings import Name, Parts, listed
 from .measures import BREAK, FLAT, TEXT, Measures, Stat, signed, sizes_of, tasks_of, tied, with_spread
 
-NONE_SOUND = "no encoding that was trained far enough"
+NONE_SOUND = "no sufficiently trained encoding"
 Groups = dict[str, list[str]]  # names of encodings, each with its tasks
 
 
@@ -25,7 +25,7 @@ def _grouped(groups: Groups, of: int) -> Parts:
 
 
 def _ranged(stats: Mapping[str, Stat], names: Sequence[str]) -> Parts:
-    """List names, then the value of the one, or the range over the means of them all."""
+    """List names, then the value of a single one, or the range of the means of several."""
     shown = with_spread(stats[names[0]], sign=True)
     if len(names) > 1:
         means = sorted(stats[n].mean for n in names)
@@ -34,10 +34,10 @@ def _ranged(stats: Mapping[str, Stat], names: Sequence[str]) -> Parts:
 
 
 def _of_text(study: Measures, unsure: Groups) -> tuple[Parts, Parts]:
-    """Say who keeps its loss and who breaks, in every seed; those whose seeds disagree join `unsure`."""
+    """List who keeps its loss and who breaks, in every seed; add to `unsure` those whose seeds disagree."""
     longest = study.longest
     if longest is None:
-        return ("on text nothing that was trained far enough was measured past the trained length",), ()
+        return (f"on text {NONE_SOUND} was measured past the trained length",), ()
     far = f"{longest:,} bytes ({study.times(longest)} the trained length)"
     found: list[tuple[dict[str, Stat], list[str]]] = []
     for at in ("worst", "change"):
@@ -57,7 +57,7 @@ def _of_text(study: Measures, unsure: Groups) -> tuple[Parts, Parts]:
 
 
 def _of_tasks(studies: Sequence[Measures], unsure: Groups) -> tuple[Parts, Parts]:
-    """Say who solves the longest lines of which task in every seed, and who in none."""
+    """List who solves the longest lines of which task in every seed, and who in none."""
     solved: Groups = {}
     failed: Groups = {}
     tested = [study for study in studies if study.longest]
@@ -68,7 +68,7 @@ def _of_tasks(studies: Sequence[Measures], unsure: Groups) -> tuple[Parts, Parts
                 group = solved if count == total else unsure if count else failed
                 group.setdefault(e.name, []).append(study.task)
     if not tested:
-        return ("on the tasks nothing that was trained far enough was measured past the trained length",), ()
+        return (f"on the tasks {NONE_SOUND} was measured past the trained length",), ()
     reach = {study.times(study.longest or 0) for study in tested}
     lines = "the longest lines" + (f" ({reach.pop()} the longest trained)" if len(reach) == 1 else "")
     keeps: Parts = (f"{NONE_SOUND} solves {lines} of any task in every seed",)
@@ -81,15 +81,15 @@ def _of_tasks(studies: Sequence[Measures], unsure: Groups) -> tuple[Parts, Parts
 
 
 def _cost(study: Measures) -> Parts:
-    """Say between what a step costs, and who costs most where seeds bear that out; nothing where none was timed."""
+    """Give the range of the steps' cost, and the most expensive encoding if seeds separate it."""
     reference = study.reference()
     steps = {e.name: e.step_ms for e in study.encodings.values() if e.step_ms}
     ranked = sorted((n for n in steps if reference and n != reference.name), key=lambda n: steps[n].mean)
     if not reference or not reference.step_ms or not ranked:
-        return ("no other encoding was timed, so the study has no cost to compare",)
+        return ("no other encoding was timed, so costs cannot be compared",)
     noise = study.step_noise()
     if all(tied(steps[n], reference.step_ms, noise) for n in ranked):
-        return ("no training step is seen to cost more or less than that of ", Name(reference.name))
+        return ("no training step differs measurably in cost from that of ", Name(reference.name))
     means = [ratio.mean for n in ranked if (ratio := study.ratio(study.encodings[n]))]
     span = " to ".join(dict.fromkeys(f"{mean:.2f}×" for mean in (means[0], means[-1])))
     parts: Parts = (f"a training step costs {span} that of ", Name(reference.name))
@@ -99,7 +99,7 @@ def _cost(study: Measures) -> Parts:
 
 
 def _open(studies: Sequence[Measures], unsure: Groups, missing: int) -> list[Parts]:
-    """Say what the study cannot tell, and why."""
+    """List what the study leaves open, and why."""
     reasons: list[Parts] = []
     weak: Groups = {}
     for study in studies:
@@ -112,21 +112,21 @@ def _open(studies: Sequence[Measures], unsure: Groups, missing: int) -> list[Par
     if missing:
         reasons.append((f"{missing} {'cell is' if missing == 1 else 'cells are'} missing",))
     if max(study.seed_count for study in studies) == 1:
-        reasons.append(("a single seed cannot show how much seeds differ",))
+        reasons.append(("a single seed does not show how much seeds differ",))
     return reasons
 
 
 def _sentence(parts: Iterable[Parts]) -> Parts:
-    """Join clauses to one sentence; a name at its start stays as it is."""
+    """Join clauses to one sentence, with a capital unless it starts with a name."""
     joined = tuple(part for clause in parts if clause for part in ("; ", *clause))[1:]
     first = joined[0] if isinstance(joined[0], Name) else joined[0][:1].upper() + joined[0][1:]
     return (first, *joined[1:], ".")
 
 
 def form_answer(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], missing: int = 0) -> tuple[Parts, ...]:
-    """Return three sentences, at the first size; one where no cell is measured.
+    """Return three sentences about the first size, or one sentence if no cell is measured.
 
-    Takes a study's `run` and `cells` as saved, and how many cells are `missing`. Raises nothing for what is missing.
+    Takes a study's `run` and `cells` as saved, and the number of `missing` cells. Raises nothing for missing data.
     """
     sizes = sizes_of(run, cells)
     studies = [Measures(run, cells, task, sizes[0]) for task in tasks_of(run, cells)]
@@ -139,7 +139,7 @@ def form_answer(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], miss
     clauses = [_of_text(study, unsure) for study in text] + ([_of_tasks(tasks, unsure)] if tasks else [])
     keeps, breaks = ([clause[place] for clause in clauses] for place in (0, 1))
     if not any(breaks):
-        breaks = [("so the study cannot tell who breaks",)]
+        breaks = [("so the study cannot show which encodings break",)]
     if len(sizes) > 1:
         keeps[0] = (f"at size {sizes[0]}, ", *keeps[0])
     unknown = _open(studies, unsure, missing)
@@ -147,9 +147,7 @@ def form_answer(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], miss
     if unknown:
         last.append(
             tuple(
-                part
-                for k, clause in enumerate(unknown)
-                for part in (", " if k else "the study cannot tell everything: ", *clause)
+                part for k, clause in enumerate(unknown) for part in (", " if k else "some of this is open: ", *clause)
             )
         )
     return _sentence(keeps), _sentence(breaks), _sentence(last)

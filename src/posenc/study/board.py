@@ -1,4 +1,4 @@
-"""The live leaderboard: a table that redraws itself in a terminal, plain lines elsewhere."""
+"""The live leaderboard: a table that is redrawn in a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from posenc.study.config import TEXT, Config
 
 
 class Board:
-    """Shows what is finished, what runs, and how long it will still take.
+    """Shows which cells are finished and running, and the remaining time.
 
     Args:
         config: The study.
-        console: Where to; a table that redraws itself if it is a terminal.
+        console: Where to print; a terminal gets a table that is redrawn.
     """
 
     def __init__(self, config: Config, console: Console) -> None:
@@ -38,17 +38,17 @@ class Board:
             self.live.stop()
 
     def say(self, line: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self.console.print(Text(line), soft_wrap=True)
 
     def draw(
         self, results: list[dict[str, Any]], running: Callable[[], list[str]], left: Callable[[], float | None]
     ) -> None:
-        """Redraw the table, in a terminal."""
+        """Redraw the table, if this is a terminal."""
         if self.live:
             left_s = left()
             rest = "timing the first steps" if left_s is None else f"about {clock(left_s)} left"
-            status = Text(f"{clock(time.monotonic() - self.begin)} gone, {rest}   " + "   ".join(running()))
+            status = Text(f"{clock(time.monotonic() - self.begin)} elapsed, {rest}   " + "   ".join(running()))
             self.live.update(Group(*self.tables(results), status), refresh=True)
 
     def finished(self, result: dict[str, Any], left_s: float) -> None:

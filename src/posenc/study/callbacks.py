@@ -1,4 +1,4 @@
-"""What hears of finished cells: MLflow, Weights & Biases, TensorBoard, or a function of one's own."""
+"""Callbacks for finished cells: MLflow, Weights & Biases, TensorBoard, or a user's function."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-Metrics = Sequence[Mapping[str, float]]  # of the logged steps: step, bits, lr, seconds, cpu_s
+Metrics = Sequence[Mapping[str, float]]  # one mapping per logged step: step, bits, lr, seconds, cpu_s
 Callback = Callable[[Path, Mapping[str, Any], Metrics], None]  # the cell's directory, its result, its metrics
 FACTS = ("encoding", "task", "size", "seed", "steps", "undertrained", "parameters", "position_parameters")
 
@@ -16,7 +16,7 @@ def find(name: str) -> Callback:
     """Return a callback: tensorboard, mlflow, wandb, or package.module:function.
 
     Raises:
-        ValueError: There is no such callback, or what it needs is not installed.
+        ValueError: There is no such callback, or its package is not installed.
     """
     module, _, function = name.partition(":")
     needed = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}.get(name, module)
@@ -25,23 +25,25 @@ def find(name: str) -> Callback:
         callback = _KNOWN[name] if name in _KNOWN else getattr(found, function)
     except (ImportError, AttributeError, ValueError) as error:
         known = f"Known: {', '.join(_KNOWN)}, or package.module:function."
-        raise ValueError(f"study: no callback {name!r}: {error}. {known} Each needs its package.") from error
+        raise ValueError(
+            f"study: cannot load the callback {name!r}: {error}. {known} Each needs its package."
+        ) from error
     return callback
 
 
 def call(
     callbacks: Mapping[str, Callback], directory: Path, result: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Let callbacks hear of a finished cell; one that raises is named, and nothing is lost."""
+    """Call the callbacks with a finished cell; report one that raises, and go on."""
     metrics = []
     with suppress(OSError), (directory / "metrics.jsonl").open("rb") as lines:
         for line in lines:
-            with suppress(ValueError):  # a line that was cut off
+            with suppress(ValueError):  # a truncated line
                 metrics.append(json.loads(line))
     for name, callback in callbacks.items():
         try:
             callback(directory, result, metrics)
-        except Exception as error:  # a service that is away, or anything that a user's own function raises
+        except Exception as error:  # an unreachable service, or anything that a user's function raises
             say(f"callback {name}: {type(error).__name__}: {error}")
 
 
@@ -65,7 +67,7 @@ def tensorboard(directory: Path, result: Mapping[str, Any], metrics: Metrics) ->
 
 
 def mlflow(directory: Path, result: Mapping[str, Any], metrics: Metrics) -> None:
-    """Add a run to MLflow, wherever MLFLOW_TRACKING_URI says."""
+    """Add a run to MLflow at MLFLOW_TRACKING_URI."""
     import mlflow
 
     with mlflow.start_run(run_name=directory.name):
@@ -77,7 +79,7 @@ def mlflow(directory: Path, result: Mapping[str, Any], metrics: Metrics) -> None
 
 
 def wandb(directory: Path, result: Mapping[str, Any], metrics: Metrics) -> None:
-    """Add a run to the project posenc of Weights & Biases, online or not as WANDB_MODE says."""
+    """Add a run to the project posenc of Weights & Biases; WANDB_MODE sets whether it is online."""
     import wandb
 
     config = {fact: result.get(fact) for fact in FACTS}

@@ -16,7 +16,7 @@ from posenc.study import memory, sharded
 from posenc.study.config import Cell, Config, read_size
 from posenc.study.subjects import Subject
 
-Report = Callable[[dict[str, float]], None]  # hears of a step: its number, bits, seconds, ...
+Report = Callable[[dict[str, float]], None]  # called with a step: its number, bits, seconds, ...
 WARMUP = 20  # steps
 LOG_EVERY = 10  # steps
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trained model, what was seen on the way, and the result."""
+    """A trained model, its training metrics, and the result."""
 
     model: LanguageModel
     metrics: list[dict[str, float]]
@@ -36,7 +36,7 @@ def build(config: Config, subject: Subject, cell: Cell) -> LanguageModel:
     size = read_size(cell.size)
     torch.manual_seed(cell.seed)
     encoding = registry.create(cell.encoding, dims=config.dims(cell.size, subject.max_len, subject.original_max_len))
-    torch.manual_seed(cell.seed)  # again: the encoding may have drawn numbers of its own
+    torch.manual_seed(cell.seed)  # again: the encoding may have drawn random numbers
     return LanguageModel(
         vocab_size=subject.vocab_size,
         d_model=size.d_model,
@@ -49,7 +49,7 @@ def build(config: Config, subject: Subject, cell: Cell) -> LanguageModel:
 def train(
     model: LanguageModel, config: Config, subject: Subject, cell: Cell, steps: int, device: torch.device = CPU
 ) -> Iterator[dict[str, float]]:
-    """Train step by step and yield what was seen; batches depend on the seed alone."""
+    """Train step by step and yield each step's metrics; batches depend only on the seed."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01, fused=True)
     random = torch.Generator().manual_seed(cell.seed)
     highest = config.lr * math.sqrt(64 / read_size(cell.size).d_model)
@@ -76,7 +76,7 @@ def train(
 def run(
     config: Config, subject: Subject, cell: Cell, steps: int, report: Report, device: torch.device = CPU
 ) -> Outcome:
-    """Train and test one cell; `report` hears of progress."""
+    """Train and test one cell; `report` is called with the logged steps."""
     model = sharded.place(build(config, subject, cell), device)
     before, begin = memory.start(), time.perf_counter()
     metrics, seconds, spent = [], [], []
@@ -106,11 +106,11 @@ def run(
 
 
 def time_it(config: Config, subject: Subject, cell: Cell, device: torch.device = CPU) -> dict[str, float]:
-    """Return seconds of one training step and of all tests, from a short trial."""
+    """Return the seconds of one training step and of all tests, estimated from a short trial."""
     model = sharded.place(build(config, subject, cell), device)
     steps = sorted(seen["seconds"] for seen in train(model, config, subject, cell, 8, device))
     model.eval()
-    shares = (1 / 32, 1 / 16, 3 / 16)  # the first pays for what happens once
+    shares = (1 / 32, 1 / 16, 3 / 16)  # the first is a warm-up
     few, more = [_seconds(partial(subject.test, model, device, share=share)) for share in shares][1:]
     each = max(0.0, more - few) / (shares[2] - shares[1])
     return {"step_s": steps[len(steps) // 2], "tests_s": few + each * (1 - shares[1])}

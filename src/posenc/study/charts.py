@@ -1,7 +1,7 @@
-"""Line charts as inline SVG: labels at the line ends, and a y range that a few exploding lines do not set.
+"""Line charts as inline SVG: labels at the line ends, and a y range that ignores a few exploding lines.
 
-Every chart is drawn twice, wide and narrow, and the style sheet shows one: type stays legible on a phone
-without any script. All text passes through Markup's escaping.
+Every chart is drawn twice, wide and narrow, and the style sheet shows one, so text stays legible on a phone
+without a script. Markup escapes all text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .scales import Line, shorten, spread_labels, y_range, y_ticks
 
 @dataclass(frozen=True)
 class Frame:
-    """The size of a drawing, its margins, and how much of a name fits beside the plot."""
+    """The size of a drawing, its margins, and how much of a name fits next to the plot."""
 
     kind: str
     width: int
@@ -30,7 +30,7 @@ class Frame:
     bottom: int = 44
 
     def grown(self, labels: int) -> Frame:
-        """Return a frame tall enough for that many labels."""
+        """Return a frame that is tall enough for a number of labels."""
         need = round(labels * self.gap) + self.top + self.bottom + 10
         values = {**self.__dict__, "height": max(self.height, need)}
         return Frame(**values)
@@ -42,10 +42,10 @@ NARROW = Frame("narrow", 360, 430, 28, 134, 14, 14, top=36, bottom=42)
 
 @dataclass(frozen=True)
 class Chart:
-    """What a chart shows besides its lines.
+    """Everything in a chart except its lines.
 
-    An id, its words, x ticks (position, two labels), the trained length and what is beyond it, in words for a
-    wide and a narrow drawing, what the y axis counts, and its ends where they are fixed.
+    An id, texts, x ticks (position, two labels), the trained length and the name of the region beyond it for a
+    wide and a narrow drawing, the unit of the y axis, and its ends if they are fixed.
     """
 
     ident: str
@@ -60,7 +60,7 @@ class Chart:
     span: tuple[float, float] | None = None
 
 
-# Markup.format escapes whatever it is given
+# Markup.format escapes its arguments
 _GRID = Markup(
     '<path class="grid" d="M{} {:.1f}H{}"/><text class="tick" x="{}" y="{:.1f}" text-anchor="end" dy=".34em">{}</text>'
 )
@@ -107,7 +107,7 @@ class _Plot:
         xs = [x for x, _, _ in chart.ticks] + [x for line in lines for x in line.xs]
         self.x_low, self.x_high = (min(xs), max(xs)) if xs else (0.0, 1.0)
         rails = sum(1 for line in lines if line.ys[-1] > self.high)
-        self.ceiling = self.frame.top + 5 * rails  # above it each clipped line runs on its own rail
+        self.ceiling = self.frame.top + 5 * rails  # each clipped line has its own rail above this
         self.floor = self.frame.height - self.frame.bottom
         self.right = self.frame.width - self.frame.right
         self.ident = f"{chart.ident}-{frame.kind}"
@@ -147,7 +147,7 @@ class _Plot:
         return _PAST.format(x, top, self.right - x, floor - top, x, top, floor)
 
     def note(self) -> Markup:
-        """Name that region, above the grid."""
+        """Label that region, above the grid."""
         boundary = self.chart.boundary
         if boundary is None or not self.x_low <= boundary < self.x_high:
             return Markup("")
@@ -172,7 +172,7 @@ class _Plot:
         return drawn
 
     def exit(self, line: Line) -> float:
-        """Return the x at which a line that ends above the plot leaves it for the last time."""
+        """Return the x at which a line that ends above the plot last leaves it."""
         points = [(self.x(x), y) for x, y in zip(line.xs, line.ys, strict=True)]
         for (x0, y0), (x1, y1) in reversed(list(pairwise(points))):
             if y0 <= self.high < y1:
@@ -180,7 +180,7 @@ class _Plot:
         return points[0][0]
 
     def series(self) -> Markup:
-        """Draw all lines, each in one group with its label, so that pointing at either singles it out."""
+        """Draw all lines, each grouped with its label, so that hovering over either highlights the line."""
         ranked = sorted(self.lines, key=lambda line: -line.ys[-1])
         rails = [line for line in ranked if line.ys[-1] > self.high]
         ends = [
@@ -192,7 +192,7 @@ class _Plot:
         return Markup("").join(reversed(groups))
 
     def group(self, line: Line, end: float, spot: float) -> Markup:
-        """Draw one line, the leader from its end to its label, and the label."""
+        """Draw one line, its label, and the leader between them."""
         mark, last = line.mark, line.ys[-1]
         over = last > self.high
         start = self.x(line.xs[-1])
@@ -237,9 +237,9 @@ class _Plot:
 
 
 def line_chart(chart: Chart, lines: Sequence[Line]) -> Markup:
-    """Return a chart drawn wide and narrow; an empty string where there is no line to draw.
+    """Return a chart drawn wide and narrow, or an empty string if there is no line to draw.
 
-    Takes the chart's words and ticks, and at least one point per line. Raises nothing.
+    Takes the chart's texts and ticks, and lines with at least one point each. Raises nothing.
     """
     drawn = [line for line in lines if line.ys]
     if not drawn:

@@ -1,4 +1,4 @@
-"""Published outcomes next to what a study measured; each verdict is computed from pairs of seeds, none is assumed."""
+"""Published outcomes next to a study's measurements; each verdict is computed from pairs of seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .measures import TEXT, Measures, plain, signed, tasks_of
 from .published import EACH, EVERY, PUBLISHED, Published, Rule
 
 SEEN, CONTRADICTED, CANNOT_TELL = "seen", "contradicted", "cannot tell at this size"
-SHOWN = 3  # comparisons of one claim that are written out
+SHOWN = 3  # comparisons listed for one claim
 _PLACES = {
     "trained": "{} at the trained length",
     "longest": "{} at the longest length",
@@ -23,7 +23,7 @@ _PLACES = {
 
 @dataclass(frozen=True)
 class Claim:
-    """One published outcome, the rule it is tested by, our numbers, and the verdict."""
+    """One published outcome, the rule that tests it, our numbers, and the verdict."""
 
     claim: str
     source: str
@@ -35,7 +35,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """One number, or paired difference, in words; its verdict; and by how far its mean is on the claim's side."""
+    """One number, or paired difference, in words; its verdict; and how far its mean is on the claim's side."""
 
     words: str
     verdict: str
@@ -43,13 +43,13 @@ class _Comparison:
 
 
 def _judge(differences: Sequence[float], rule: Rule) -> tuple[str, str]:
-    """Return the verdict on paired differences, and why none can be given."""
+    """Return the verdict on paired differences and, if undecided, the reason."""
     sign = 1 if rule.above else -1
     sides = [sign * (value - rule.limit) for value in differences]
     ends = interval(sides)
     if ends is None:
         return CANNOT_TELL, "one pair of seeds" if sides else "no pair of seeds"
-    # many pairs can have an interval clear of the limit though one of them lies across it: never an order
+    # with many pairs, the interval can be clear of the limit although a single pair lies across it
     if ends[0] > 0 and min(sides) > 0:
         return SEEN, ""
     if ends[1] < 0 and max(sides) < 0:
@@ -58,11 +58,11 @@ def _judge(differences: Sequence[float], rule: Rule) -> tuple[str, str]:
 
 
 def _lack(study: Measures | None, name: str, task: str, rule: Rule) -> tuple[str, str] | None:
-    """Return why an encoding's number cannot be used, and whose; None where it can."""
+    """Return why an encoding's number cannot be used, and the encoding's name; None if it can."""
     who = name if task == TEXT else f"{name} on {task}"
     if study is None or name not in study.encodings:
         return "not run", f"…{task}" if name == EACH else who if study else task
-    # what a task asks at the trained length is itself how far an encoding was trained
+    # on a task, the score at the trained length itself measures the training, so it is not excluded
     if study.encodings[name].undertrained and (task == TEXT or rule.at != "trained"):
         return "undertrained", who
     if study.by_seed(name, rule.at):
@@ -71,7 +71,7 @@ def _lack(study: Measures | None, name: str, task: str, rule: Rule) -> tuple[str
 
 
 def _compare(study: Measures, name: str, bare: Measures, other: str, rule: Rule) -> _Comparison:
-    """Compare an encoding with another, or with nothing, over the seeds that both have."""
+    """Compare an encoding with another over the seeds that both have, or with the limit only."""
     values = study.by_seed(name, rule.at)
     rivals = bare.by_seed(other, rule.at) if other else dict.fromkeys(values, 0.0)
     differences = [values[seed] - rivals[seed] for seed in values if seed in rivals]
@@ -89,7 +89,7 @@ def _compare(study: Measures, name: str, bare: Measures, other: str, rule: Rule)
 
 
 def _expand(row: Published, studies: Mapping[str, Measures]) -> list[Published]:
-    """Return a row for each encoding that was run with and without what a row of EACH is about, else the row."""
+    """Return, for a row of EACH, a row for each encoding that was run with and without its variant; else the row."""
     found = []
     for label in (label for label in studies if row.who == EACH and label.endswith(row.task)):
         stem = label.removesuffix(row.task)
@@ -100,7 +100,7 @@ def _expand(row: Published, studies: Mapping[str, Measures]) -> list[Published]:
 
 
 def _lacks(sides: Sequence[tuple[Measures | None, str, str]], rule: Rule) -> str:
-    """Return in words what is missing of these sides of comparisons (study, encoding, task)."""
+    """Describe what is missing on these sides of comparisons (study, encoding, task)."""
     reasons: dict[str, dict[str, None]] = {}
     for study, name, task in sides:
         if lack := _lack(study, name, task, rule):
@@ -124,7 +124,7 @@ def _summed(found: list[_Comparison], study: Measures, rule: Rule) -> tuple[str,
 
 
 def _weigh(row: Published, studies: Mapping[str, Measures]) -> Claim:
-    """Return a claim with its verdict: seen where every comparison is, contradicted where one is."""
+    """Return a claim with its verdict: seen if every comparison is, contradicted if one is."""
     task = row.plain or row.task.split("@")[0]
     study, bare = studies.get(row.task), studies.get(task)
     sound = [e.name for e in study.sound] if study else []
@@ -147,13 +147,13 @@ def _weigh(row: Published, studies: Mapping[str, Measures]) -> Claim:
 
 
 def weigh_claims(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Claim]:
-    """Return every published outcome with our numbers and a verdict; raises nothing for what is missing.
+    """Return every published outcome with our numbers and a verdict; raises nothing for missing data.
 
     Args:
         run: The record of a study.
-        cells: All of them, as saved.
-        size: Of the models; None for the first size. CANNOT_TELL stands where something was not run, is undertrained,
-            has fewer than two pairs of seeds, or where seeds or the interval do not decide.
+        cells: All cells, as saved.
+        size: The size of the models; None for the first size. The verdict is CANNOT_TELL if something was not run,
+            is undertrained or has fewer than two pairs of seeds, or if seeds or the interval do not decide.
     """
     studies = {task: Measures(run, cells, task, size) for task in tasks_of(run, cells)}
     return [_weigh(row, studies) for published in PUBLISHED for row in _expand(published, studies)]

@@ -35,7 +35,7 @@ from posenc.study.text import Text, load
 from posenc.study.worker import Directory
 
 INTERRUPTED = 130
-LENGTHS = "lengths.toml"  # a plan with the lengths of tasks, where a study has its own
+LENGTHS = "lengths.toml"  # a plan with the lengths of tasks, if a study sets its own
 
 
 def run(
@@ -49,27 +49,27 @@ def run(
     wait: bool = True,
     as_json: bool = False,
 ) -> int:
-    """Run a study, or go on with one, and write its report.
+    """Run or resume a study, and write its report.
 
     Args:
-        config: What is asked.
-        text: Files; none means the prose that every Python installation carries.
+        config: The study.
+        text: Files; none means the prose that every Python installation contains.
         out: The directory.
-        engine: Does the jobs.
-        callbacks: tensorboard, mlflow, wandb, or package.module:function: they hear of every cell that is done.
-        dry_run: Print the plan, after timing a few steps, and leave nothing behind.
-        wait: Run the cells; else they are left in the directory for workers to come.
+        engine: Runs the jobs.
+        callbacks: tensorboard, mlflow, wandb, or package.module:function; called with every finished cell.
+        dry_run: Time a few steps, print the plan, and leave no files.
+        wait: Run the cells; otherwise leave them in the directory for workers.
         as_json: Print the results (or the plan) as JSON on standard output, and everything else on standard error.
 
     Returns:
-        0 if all cells are done, 1 if some failed or the engine can do no more, 130 after Ctrl-C.
+        0 if all cells are done, 1 if some failed or the engine stopped, 130 after Ctrl-C.
 
     Raises:
         ValueError: Bad input; nothing was overwritten.
-        TypeError: A class that is no encoding, or needs options that the study does not know.
+        TypeError: A class that is no encoding, or needs options that the study does not set.
     """
     started = time.monotonic()
-    hear = {name: find(name) for name in callbacks}
+    called = {name: find(name) for name in callbacks}
     words = load(text, config) if TEXT in config.tasks else None
     facts = words.facts(config) if words else None
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def run(
             + (f"; trained at {config.train_len} bytes, tested up to {config.test_lens[-1]}" if facts else "")
             + ("" if dry_run else f"; results in {store.path}")
         )
-        schedule = Schedule(config, store, board, engine, config.fixed_steps or store.run.get("steps"), hear)
+        schedule = Schedule(config, store, board, engine, config.fixed_steps or store.run.get("steps"), called)
 
         def record(status: str) -> dict[str, Any]:
             command = _command(config, text, out, schedule.steps)
@@ -94,7 +94,7 @@ def run(
         halted = ""
         try:
             status = _run_cells(schedule, store, record, started, dry_run=dry_run, wait=wait)
-        except RuntimeError as error:  # the engine's: nothing can go on
+        except RuntimeError as error:  # the engine stopped
             status, halted = "interrupted", str(error)
         if dry_run and status == "planned":
             return _print_plan(board, schedule, as_json)
@@ -111,7 +111,7 @@ def run(
 
 
 def _write_given(store: Store, config: Config, text: Text | None) -> None:
-    """Write what workers need with run.json, and the lengths that no option says."""
+    """Write the files that workers need besides run.json, and the lengths that no option sets."""
     if text:
         store.write("text", text.data)
     if config.lengths:
@@ -131,7 +131,7 @@ def _run_cells(
     dry_run: bool,
     wait: bool,
 ) -> str:
-    """Run what is not finished; return "complete", "interrupted" or "waiting"."""
+    """Run the unfinished cells; return "complete", "interrupted" or "waiting"."""
     try:
         if schedule.todo:
             fresh = not store.run
@@ -152,8 +152,8 @@ def _run_cells(
             if not wait:
                 schedule.fill()
                 return "waiting"
-            done = f", {len(schedule.results)} cells are done already" if schedule.results else ""
-            schedule.board.say(f"{steps} steps a cell, about {clock(schedule.left() or 0.0)}{done}")
+            done = f"; {len(schedule.results)} cells were done before" if schedule.results else ""
+            schedule.board.say(f"{steps} steps per cell, about {clock(schedule.left() or 0.0)}{done}")
             schedule.run()
         return "complete"
     except KeyboardInterrupt:
@@ -163,16 +163,16 @@ def _run_cells(
 
 
 def report(path: Path, callbacks: Sequence[str] = ()) -> int:
-    """Write a study's report from what is in its directory, and say where it is.
+    """Write a study's report from the files in its directory, and print its path.
 
     Args:
         path: The directory.
-        callbacks: As in `run`; here they hear of every finished cell.
+        callbacks: As in `run`; called with every finished cell.
 
     Raises:
-        ValueError: It holds no study.
+        ValueError: The directory holds no study.
     """
-    hear = {name: find(name) for name in callbacks}
+    called = {name: find(name) for name in callbacks}
     directory = Directory(path)
     config, run = directory.config, directory.run
     store = Store(path, run.get("identity", {}))
@@ -186,7 +186,7 @@ def report(path: Path, callbacks: Sequence[str] = ()) -> int:
             run["status"] = "complete"
         _write_all(store, run | {"problems": failed or run.get("problems", [])}, results)
         for result in results:
-            call(hear, path / "cells" / result_cell(result).name, result, board.say)
+            call(called, path / "cells" / result_cell(result).name, result, board.say)
         for table in board.tables(results):
             board.console.print(table)
         board.say(f"{len(results)} of {len(config.cells())} cells are done, {len(failed)} failed")
@@ -195,7 +195,7 @@ def report(path: Path, callbacks: Sequence[str] = ()) -> int:
 
 
 def _print_plan(board: Board, schedule: Schedule, as_json: bool) -> int:
-    """Print the cells of a plan and what they cost."""
+    """Print the cells of a plan and their cost."""
     plan = schedule.plan
     if as_json:
         sys.stdout.write(json.dumps(plan | {"problems": schedule.problems}) + "\n")
@@ -213,7 +213,7 @@ def _print_plan(board: Board, schedule: Schedule, as_json: bool) -> int:
 def _record(
     config: Config, facts: dict[str, Any] | None, command: str, schedule: Schedule, began: float
 ) -> dict[str, Any]:
-    """Return what run.json says."""
+    """Return the contents of run.json."""
     earlier = schedule.store.run
     return {
         "steps": schedule.steps,
@@ -233,7 +233,7 @@ def _record(
 
 
 def _identity(config: Config, facts: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what makes two studies the same: what was asked, of which text, by which code."""
+    """Return what two equal studies share: the configuration, the text and the code."""
     code = {package: version(package) for package in ("posenc", "torch")}
     for name in config.encodings:
         if ":" in name and (source := inspect.getsourcefile(registry.find_class(name))):
@@ -279,7 +279,7 @@ def _command(config: Config, text: Sequence[str], out: str, steps: int | None) -
     words += ["--task", ",".join(config.tasks)] if config.tasks != Config.tasks else []
     words += ["--size", ",".join(config.sizes)] if config.sizes != Config.sizes else []
     words += ["--steps", str(steps)] if steps else ["--budget", f"{config.budget_s:g}s"]
-    words += ["--plan", str(Path(out) / LENGTHS)] if config.lengths else []  # no option says them
+    words += ["--plan", str(Path(out) / LENGTHS)] if config.lengths else []  # no option sets them
     words += ["--out", out]
     return shlex.join(words + (["--text", ",".join(text)] if text else []))
 
@@ -295,7 +295,7 @@ def _write_all(store: Store, record: dict[str, Any], results: list[dict[str, Any
 def _close(
     board: Board, config: Config, schedule: Schedule, text: Text | None, path: Path, status: str, as_json: bool
 ) -> None:
-    """Print how it ended and where the report is."""
+    """Print how the study ended, and the path of the report."""
     if schedule.results:
         for table in board.tables(schedule.results):
             board.console.print(table)
@@ -303,15 +303,15 @@ def _close(
     if text and (weak := sum(r["undertrained"] for r in read)):
         board.say(
             f"{weak} of {len(read)} cells are undertrained: above {text.undertrained_above} bits per byte at the "
-            "trained length (rope: 0.81 of it). Give a larger --budget."
+            "trained length (rope: 0.81 of that). Give a larger --budget."
         )
     if status == "interrupted":
         missing = len(config.cells()) - len(schedule.results)
-        board.say(f"interrupted with {missing} of {len(config.cells())} cells missing; the same command goes on.")
+        board.say(f"interrupted with {missing} of {len(config.cells())} cells missing; the same command resumes.")
     if status == "waiting":
         board.say(
-            f"{len(schedule.todo)} cells wait: run  posenc study worker {path}  as often and on as many machines as "
-            f"you like, and then  posenc study report {path}"
+            f"{len(schedule.todo)} cells are waiting: run  posenc study worker {path}  in any number of processes, "
+            f"on any machines, and then  posenc study report {path}"
         )
     board.say(f"report: {(path / 'report.html').resolve().as_uri()}")
     if as_json:

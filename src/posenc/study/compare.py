@@ -1,4 +1,4 @@
-"""Two studies against each other, by the cells that both have."""
+"""The comparison of two studies by the cells that they share."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -22,9 +22,9 @@ def compare(a: str | Path, b: str | Path) -> dict[str, Any]:
     """Return the differences b - a of the cells that two studies share, as plain JSON values.
 
     Cells with the same encoding, task, size and seed are pairs. `rows` has, by encoding, task and size, the mean of
-    the paired differences of `measure` (text: bits; tasks: exact) at the trained and at the longest length that all
-    its pairs were tested at, with the ends of a 90 % t interval (None for fewer than two pairs). `differs` names what
-    the configurations differ in; `only_a` and `only_b` the cells of one study alone.
+    the paired differences of `measure` (text: bits; tasks: exact) at the trained and at the longest length at which
+    all pairs were tested, with the ends of a 90 % t interval (None for fewer than two pairs). `differs` lists the
+    differences of the configurations; `only_a` and `only_b` list the cells of only one study.
 
     Raises:
         ValueError: A path is no study's directory.
@@ -50,7 +50,7 @@ def compare(a: str | Path, b: str | Path) -> dict[str, Any]:
 
 
 def print_comparison(found: Mapping[str, Any], console: Console) -> None:
-    """Print what `compare` returns."""
+    """Print the result of `compare`."""
     table = Table("encoding", "task", "size", "measure", "length", "pairs", "b - a", "90 %", box=None, pad_edge=False)
     for row in found["rows"]:
         words = [str(row[name]) for name in ("encoding", "task", "size", "measure")]
@@ -65,7 +65,7 @@ def print_comparison(found: Mapping[str, Any], console: Console) -> None:
 
 
 def _read(path: str | Path) -> tuple[dict[Key, Lengths], dict[str, str]]:
-    """Return the values of a study's cells, and what they measure by task."""
+    """Return the values of a study's cells, and the measure of each task."""
     cells: dict[Key, Lengths] = {}
     measures = {}
     with closing(open_index(path)) as index:
@@ -80,7 +80,7 @@ def _read(path: str | Path) -> tuple[dict[Key, Lengths], dict[str, str]]:
 
 
 def _trained(run: Mapping[str, Any], task: str) -> list[float]:
-    """Return the longest length that a study's configuration trains a task at, in a list; none if it does not say."""
+    """Return the longest trained length of a task in a study's configuration, in a list; empty if it has none."""
     config = object_of(run, "config")
     trained = object_of(object_of(config, "lengths"), task).get("train", config.get("train_len"))
     lengths = trained if isinstance(trained, list) else [trained]
@@ -101,7 +101,7 @@ def _rows(pairs: list[tuple[Lengths, Lengths]], trained: list[float]) -> Iterato
 
 
 def _differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what two identities differ in; an object's parts are named one by one, such as code.torch."""
+    """Return the differences of two identities; an object's parts are listed one by one, such as code.torch."""
     flat: list[dict[str, Any]] = []
     for identity in (a, b):
         parts = {f"{k}.{part}": v for k in identity for part, v in object_of(identity, k).items()}

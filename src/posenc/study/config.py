@@ -1,4 +1,4 @@
-"""What a study is asked to do, and everything that makes two studies the same."""
+"""The configuration of a study."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from posenc import registry
 from posenc.study import tasks
 
-# of each family, so few that five minutes train each of them enough
+# some of each family, few enough that five minutes suffice to train each
 DEFAULT_ENCODINGS = ("nope", "sinusoidal", "learned", "rope", "alibi", "t5", "kerple", "transformer_xl")
 TEXT = "text"
 _MOST = {"d_model": 4096, "n_layers": 64, "n_heads": 256}
@@ -27,7 +27,7 @@ class Size(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One training of one model."""
+    """One training run of one model."""
 
     encoding: str
     task: str
@@ -36,8 +36,8 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its directory; package.module:Class becomes package.module_Class-1a2b3c4d."""
-        # letters that a file system may not take are replaced, and a hash keeps two names apart
+        """The name of the cell's directory; package.module:Class becomes package.module_Class-1a2b3c4d."""
+        # characters that a file system may refuse are replaced, and a hash keeps names distinct
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", self.encoding).lstrip(".")
         if plain != self.encoding:
             plain += "-" + hashlib.sha256(self.encoding.encode()).hexdigest()[:8]
@@ -46,19 +46,19 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """A study: which encodings, on what, how long.
+    """A study's encodings, tasks, sizes, lengths, seeds and budget.
 
     Args:
         encodings: Registered names or package.module:Class.
         tasks: "text", or the name of a task with its format and its position stream: addition:all_reversed@abacus.
-        sizes: Of models, such as 64x2x4: width, layers, heads.
+        sizes: Sizes of models, such as 64x2x4: width, layers, heads.
         train_len: Bytes of a training sequence of text.
         test_lens: Bytes of context in the tests on text, rising; `train_len` is among them.
-        lengths: Lengths of lines to train on and to test at, by the label of a task; its own where there are none.
-        seeds: Of data order and initial weights; shared by all encodings.
-        budget_s: Seconds for everything, from which the number of steps follows; None where that is given.
-        fixed_steps: The number of steps of a cell, or None.
-        lines: Of a task, tested at each length.
+        lengths: Lengths of lines to train on and to test at, by the label of a task; the task's own by default.
+        seeds: Seeds of data order and initial weights; shared by all encodings.
+        budget_s: Seconds for the whole study, which set the number of steps; None if `fixed_steps` is given.
+        fixed_steps: The number of steps per cell, or None.
+        lines: How many lines of a task are tested at each length.
     """
 
     encodings: tuple[str, ...] = DEFAULT_ENCODINGS
@@ -70,14 +70,14 @@ class Config:
     seeds: tuple[int, ...] = (0, 1)
     budget_s: float | None = 270.0
     fixed_steps: int | None = None
-    lr: float = 6e-3  # at width 64; measured: 3e-3 leaves what is learned (T5, learned) far behind
-    tokens_per_step: int = 1024  # measured: in the same time, 640 such steps reach 2.4 bits with RoPE, 160 of 4096 2.8
+    lr: float = 6e-3  # at width 64; measured: at 3e-3, learned tables (T5, learned) train far too slowly
+    tokens_per_step: int = 1024  # measured with RoPE in equal time: 640 steps reach 2.4 bits, 160 of 4096 reach 2.8
     windows: int = 64
     lines: int = 200
 
     @property
     def target_bytes(self) -> int:
-        """The last so many bytes of a window are what is tested, at every length the same ones."""
+        """How many bytes at the end of a window are tested; the same bytes at every length."""
         return max(1, self.test_lens[0] // 2)
 
     def lengths_of(self, label: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -87,7 +87,7 @@ class Config:
         return tuple(own.get("train", task.train_lengths)), tuple(own.get("test", task.test_lengths))
 
     def dims(self, size: str, max_len: int, original_max_len: int) -> registry.Dims:
-        """Return what a model tells encodings of itself."""
+        """Return the dimensions of a model for the encodings' constructors."""
         d_model, _, n_heads = read_size(size)
         return registry.Dims(
             d_model=d_model,
@@ -99,7 +99,7 @@ class Config:
         )
 
     def cells(self) -> list[Cell]:
-        """Every cell, the first seed of all of them first."""
+        """Return every cell, ordered by seed."""
         return [
             Cell(encoding, task, size, seed)
             for seed in self.seeds
@@ -116,7 +116,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Config":
-        """Return the configuration that `as_dict` described; other keys are passed over."""
+        """Return the configuration that `as_dict` described; ignore other keys."""
         known = {field.name for field in fields(cls)}
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k in known}
         return cls(**given)
@@ -128,10 +128,10 @@ class Config:
 
 
 def read_size(text: str) -> Size:
-    """Read a size such as 64x2x4, or 64x2 with a head for each 16 of the width.
+    """Read a size such as 64x2x4, or 64x2, with a head for each 16 of the width.
 
     Raises:
-        ValueError: It is no size, is too large, or the heads do not divide the width into even parts.
+        ValueError: The text is no size, is too large, or the heads do not divide the width into even parts.
     """
     found = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,2})(?:x([1-9]\d{0,2}))?", text.strip(), re.ASCII)
     size = Size(int(found[1]), int(found[2]), int(found[3] or max(1, int(found[1]) // 16))) if found else None
@@ -141,7 +141,10 @@ def read_size(text: str) -> Size:
             f"{'x'.join(map(str, _MOST.values()))}; got {text!r}."
         )
     if size.d_model % (2 * size.n_heads):
-        raise ValueError(f"study: --size needs heads of even width; got {text!r}, which has {size.n_heads} heads.")
+        raise ValueError(
+            f"study: --size needs a width that is a multiple of twice the number of heads; got {text!r} with "
+            f"{size.n_heads} heads."
+        )
     return size
 
 
@@ -156,18 +159,18 @@ def make_config(
     sizes: Sequence[str] = (),
     lengths: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
 ) -> Config:
-    """Check what a user asks for.
+    """Check a user's options and return the configuration.
 
     Args:
         encodings: Names; none means the default ones.
         train_len: Bytes of a training sequence of text.
-        test_lens: Bytes of context in addition to `train_len`; none means 2, 4, 8 and 16 times as many.
-        seeds: How many.
+        test_lens: Bytes of context in addition to `train_len`; none means 2, 4, 8 and 16 times `train_len`.
+        seeds: The number of seeds.
         budget_s: Seconds; None if steps are given.
-        steps: Of a cell; None if a budget is given.
+        steps: Steps per cell; None if a budget is given.
         task: Labels of tasks; none means text.
-        sizes: Of models; none means 64x2x4.
-        lengths: For labels of tasks, "train" and "test": lengths of lines.
+        sizes: Sizes of models; none means 64x2x4.
+        lengths: Lengths of lines under "train" and "test", by the label of a task.
 
     Raises:
         ValueError: A number out of range, a name twice, an unknown encoding or task, or a class that does
@@ -176,7 +179,7 @@ def make_config(
     """
     if not 2 <= train_len <= 2**16 // (1 if test_lens else 16):
         raise ValueError(
-            f"study: --train-len must lie in 2..65536, and in 2..4096 where tests go to 16 times it; got {train_len}."
+            f"study: --train-len must lie in 2..65536, or in 2..4096 if --test-len is left out; got {train_len}."
         )
     of_text = tuple(sorted({train_len, *(test_lens or (train_len * 2**i for i in range(5)))}))
     if of_text[0] < 2 or of_text[-1] > 2**16:
@@ -190,26 +193,26 @@ def make_config(
     written = tuple(str(read_size(size)) for size in sizes) or Config.sizes
     for option, given in (("--encodings", names), ("--task", labels), ("--size", written)):
         if twice := sorted({name for name in given if given.count(name) > 1}):
-            raise ValueError(f"study: {option} names {', '.join(twice)} more than once; name each one once.")
+            raise ValueError(f"study: {option} lists {', '.join(twice)} more than once. List each once.")
     config = Config(
         names, labels, written, train_len, of_text, _lengths(lengths, labels), tuple(range(seeds)), budget_s, steps
     )
     for name in names:
-        cls: Any = registry.find_class(name)  # a class for images may also ask for what the study does not know
+        cls: Any = registry.find_class(name)  # a class for images may also need options that the study does not set
         n_axes = cls.n_axes if cls.n_axes != 1 else _construct(name, config).n_axes
         if n_axes != 1:
-            raise ValueError(f"study: text has one position axis, and {name} works on {n_axes}; leave it out.")
+            raise ValueError(f"study: text has one position axis, but {name} needs {n_axes}. Leave it out.")
     return config
 
 
 def _lengths(given: Mapping[str, Any] | None, labels: Sequence[str]) -> dict[str, dict[str, list[int]]] | None:
-    """Check lengths of lines: of tasks that are asked for, and of lines that there are."""
+    """Check that lengths are for tasks of this study, and that the tasks have lines of these lengths."""
     checked: dict[str, dict[str, list[int]]] = {}
     for label, own in (given or {}).items():
         if label not in labels or label == TEXT or not isinstance(own, Mapping) or set(own) - {"train", "test"}:
             raise ValueError(
-                f"study: lengths are of a task that is asked for ({', '.join(labels)}; those of text are --train-len "
-                f"and --test-len), and are called train and test; got {label!r}: {own!r}."
+                f"study: lengths must be given as train and test of a task of this study ({', '.join(labels)}; for "
+                f"text use --train-len and --test-len); got {label!r}: {own!r}."
             )
         task = tasks.split(label)[0]
         for word, values in own.items():
@@ -222,7 +225,9 @@ def _lengths(given: Mapping[str, Any] | None, labels: Sequence[str]) -> dict[str
         checked[label] = {word: sorted(set(values)) for word, values in own.items()}
         train, test = (checked[label].get(w, getattr(task, f"{w}_lengths")) for w in ("train", "test"))
         if max(train) > max(test):
-            raise ValueError(f"study: {label} is trained up to {max(train)} and tested up to {max(test)}; test longer.")
+            raise ValueError(
+                f"study: {label} is trained up to {max(train)} but tested only up to {max(test)}. Test longer."
+            )
     return checked or None
 
 
@@ -233,6 +238,6 @@ def _construct(name: str, config: Config) -> Any:
         if "needs" not in str(error):
             raise
         raise TypeError(
-            "study: it constructs encodings with d_model, n_heads, n_kv_heads, head_dim, max_len and original_max_len "
-            f"alone. {error} Here, give other arguments a default."
+            "study: it constructs encodings with only d_model, n_heads, n_kv_heads, head_dim, max_len and "
+            f"original_max_len. {error} Give the other arguments defaults."
         ) from error

@@ -1,4 +1,4 @@
-"""What does the jobs of a study: processes of this machine, Ray's workers, or workers that others start."""
+"""Engines that run a study's jobs: processes on this machine, Ray's workers, or workers started elsewhere."""
 
 import multiprocessing
 import os
@@ -12,34 +12,34 @@ import torch
 from posenc.study.queue import MOST_DEATHS, NO_ROOM, Queue
 from posenc.study.worker import serve
 
-A_GPU = 4  # workers a GPU: models of a study leave most of one idle
-MOST = 8  # workers on CPUs unless asked for more: each holds about 600 MiB
+A_GPU = 4  # workers per GPU: a study's models leave most of a GPU idle
+MOST = 8  # default limit of workers on CPUs: each needs about 600 MiB
 
 
 class Engine(Protocol):
-    """Does the jobs of a directory's queue."""
+    """Runs the jobs of a directory's queue."""
 
     workers: int
 
     def start(self, path: Path) -> None:
-        """Begin with the jobs of this directory."""
+        """Start running the jobs of this directory."""
 
     def poll(self) -> None:
-        """Look after what works; called a few times each second.
+        """Check on the workers; called a few times each second.
 
         Raises:
-            RuntimeError: Nothing can go on.
+            RuntimeError: The engine cannot continue.
         """
 
     def stop(self) -> None:
-        """End at once; what was not finished is to be done again."""
+        """Stop at once; unfinished jobs return to the queue."""
 
 
 class Local:
-    """Processes of this machine, each with one thread of arithmetic, and several on a GPU where there is one.
+    """Processes on this machine, each with one thread; with GPUs, several per GPU.
 
     Args:
-        workers: How many; without it, one for each core up to 8, or four for each GPU.
+        workers: How many; by default one per core up to 8, or four per GPU.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -47,27 +47,27 @@ class Local:
         self.workers = workers or (A_GPU * gpus if gpus else min(MOST, os.cpu_count() or 1))
         self._devices = [f"cuda:{i % gpus}" if gpus else "cpu" for i in range(self.workers)]
         self._processes: list[multiprocessing.process.BaseProcess] = []
-        self._in_vain = 0  # processes that died without a job, one after another
+        self._futile = 0  # processes in a row that died without a job
 
     def start(self, path: Path) -> None:
         """Start the processes."""
         self._path, self._queue = path, Queue(path)
-        self._processes = [self._hire(device) for device in self._devices]
+        self._processes = [self._spawn(device) for device in self._devices]
 
     def poll(self) -> None:
-        """Replace processes that died, and let others have their jobs."""
+        """Replace processes that died, and return their jobs to the queue."""
         for i, process in enumerate(self._processes):
             if process.exitcode == NO_ROOM[0]:
-                raise RuntimeError("no space is left for results; make some, and give the same command again.")
+                raise RuntimeError("no space is left for results. Free some, and repeat the command.")
             if not process.is_alive():
                 process.join()
-                self._in_vain += 1
-                if self._in_vain > MOST_DEATHS * self.workers:
-                    raise RuntimeError(f"workers end before they take a cell (exit code {process.exitcode}).")
-                self._processes[i] = self._hire(self._devices[i])
+                self._futile += 1
+                if self._futile > MOST_DEATHS * self.workers:
+                    raise RuntimeError(f"workers exit before they take a cell (exit code {process.exitcode}).")
+                self._processes[i] = self._spawn(self._devices[i])
         try:
             if self._queue.reclaim():
-                self._in_vain = 0
+                self._futile = 0
         except OSError as error:
             raise RuntimeError(f"cannot write to {self._path}: {error.strerror}.") from error
 
@@ -81,10 +81,10 @@ class Local:
             self._queue.reclaim()
         self._processes = []
 
-    def _hire(self, device: str) -> multiprocessing.process.BaseProcess:
+    def _spawn(self, device: str) -> multiprocessing.process.BaseProcess:
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=serve, args=(self._path, device, list(sys.path)), daemon=True)
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         try:
             process.start()
         finally:

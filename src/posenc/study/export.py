@@ -1,4 +1,4 @@
-"""A study's measures as one table for other programs."""
+"""Export of a study's measures as one table."""
 
 import csv
 import io
@@ -15,28 +15,26 @@ _FIXED = ("name", *KEY, "measure", "length", "value")
 
 
 def export(path: str | Path, to: str) -> Path:
-    """Write results.csv or results.parquet into a study's directory, whole or not at all, and return its path.
+    """Write results.csv or results.parquet into a study's directory, atomically, and return its path.
 
-    A row is a cell, a measure and a length, with every fact of the cell; a value that is not finite is left empty.
+    A row is a cell, a measure and a length, with every fact of the cell; values that are not finite are empty.
 
     Args:
         path: The directory.
         to: "csv" or "parquet".
 
     Raises:
-        ValueError: The path is no study's directory or cannot be written, the format is another one, or Parquet is
-            asked for and pyarrow is not installed.
+        ValueError: The path is no study's directory or cannot be written, the format is unknown, or `to` is "parquet"
+            and pyarrow is not installed.
     """
     if to not in ("csv", "parquet"):
-        raise ValueError(f"study: a table is exported to csv or parquet; got {to!r}. Choose one of them.")
+        raise ValueError(f"study: --to must be csv or parquet; got {to!r}.")
     target = find_study(path) / f"results.{to}"
     data = (_csv if to == "csv" else _parquet)(*_table(path))
     try:
         write(target, data, sync=True)
     except OSError as error:
-        raise ValueError(
-            f"study: cannot write {target}: {error.strerror}. Make the directory one that you may write to."
-        ) from error
+        raise ValueError(f"study: cannot write {target}: {error.strerror}. Make the directory writable.") from error
     return target
 
 
@@ -63,7 +61,7 @@ def _parquet(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise ValueError(f"study: Parquet needs pyarrow; {error}. pip install 'posenc[parquet]'.") from error
+        raise ValueError(f"study: Parquet needs pyarrow: {error}. Run pip install 'posenc[parquet]'.") from error
 
     def column(values: Sequence[Any]) -> Any:
         try:

@@ -1,8 +1,7 @@
-"""Sentences formed from what a study measured.
+"""Sentences computed from a study's measurements.
 
-Pure functions from `run` and `cells`. No sentence names an encoding beforehand (but `nope`, the reference
-of step times): who is named, and whether a difference is claimed at all, follows from the numbers and their
-spread over seeds.
+Pure functions of `run` and `cells`. The numbers and their spread over seeds decide which encodings a sentence
+names and whether it claims a difference; only `nope`, the reference of step times, is fixed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .measures import (
 
 
 class Name(str):
-    """The name of an encoding within a sentence, so that a page can set it apart."""
+    """The name of an encoding within a sentence, so that a page can format it."""
 
 
 Parts = tuple[str, ...]
@@ -69,7 +68,7 @@ def _bytes(length: int) -> str:
 
 
 def _best(study: Measures, length: int, place: str) -> Finding | None:
-    """Say who has the lowest loss at a length, and from whom it is not separated."""
+    """Report the encoding with the lowest loss at a length, and those not separated from it."""
     stats = bits_at(study, length)
     if not stats:
         return None
@@ -79,22 +78,22 @@ def _best(study: Measures, length: int, place: str) -> Finding | None:
     parts: Parts = (f"With {_bytes(length)} of context, {place}, ", Name(first))
     value = f"{with_spread(stats[first])} bits per byte"
     if len(stats) == 1:
-        parts += (f" has a loss of {value}; there is no other encoding to compare it with.",)
+        parts += (f" has a loss of {value}; there is no other encoding to compare.",)
     elif rest:
-        parts += (f" has the lowest mean, {value}, but no difference seen from ", *valued(stats, rest))
+        parts += (f" has the lowest mean, {value}, but is not separated from ", *valued(stats, rest))
         parts += (".",)
     else:
         second = min((n for n in stats if n != first), key=lambda n: stats[n].mean)
         gap = plain(stats[second].mean - stats[first].mean)
         parts += (f" has the lowest loss: {value}. Next is ", *valued(stats, [second]))
-        noise_is = "than seeds differ" if study.seed_count > 1 else "than twice the standard error"
-        parts += (f", {gap} behind, which is more {noise_is}.",)
+        noise_is = "the spread over seeds" if study.seed_count > 1 else "twice the standard error"
+        parts += (f", {gap} higher, which is more than {noise_is}.",)
     lead = f"Best at {study.times(length)}" if len(stats) > 1 else f"Loss at {study.times(length)}"
     return Finding("best_base" if length == study.base else "best_longest", lead, parts)
 
 
 def _gains(study: Measures) -> Finding | None:
-    """Say who turns context beyond the trained length into a lower loss."""
+    """List the encodings whose loss falls with context beyond the trained length."""
     past = [length for length in study.lengths if length > study.base]
     found: list[Parts] = []
     for encoding in study.sound:
@@ -107,11 +106,11 @@ def _gains(study: Measures) -> Finding | None:
         if seen:
             found.append((Name(encoding.name), f" ({with_spread(change, sign=True)} at {study.times(best)})"))
     if found:
-        parts: Parts = ("Context beyond the trained length lowers the loss with ", *listed(found), ".")
+        parts: Parts = ("Context beyond the trained length lowers the loss of ", *listed(found), ".")
     elif study.longest is not None:
         parts = (
-            f"No encoding's loss falls by more than {FLAT} bits per byte, and by more than seeds differ, "
-            "when context grows beyond the trained length.",
+            f"With context beyond the trained length, no encoding's loss falls by more than {FLAT} bits per byte and "
+            "by more than the spread over seeds.",
         )
     else:
         return None
@@ -119,7 +118,7 @@ def _gains(study: Measures) -> Finding | None:
 
 
 def _rank(study: Measures, longest: int) -> Finding | None:
-    """Say whose place in the order changes most between the trained and the longest length."""
+    """Report the encoding that falls the most ranks between the trained and the longest length."""
     before, after = bits_at(study, study.base), bits_at(study, longest)
     shared = [n for n in before if n in after]
     if len(shared) < 3:
@@ -131,14 +130,14 @@ def _rank(study: Measures, longest: int) -> Finding | None:
     beaten = [n for n in overtakers if not tied(after[n], after[name], study.noise(longest))]
     if fall < 2 or not beaten:
         return None
-    parts: Parts = ("The order at the trained length does not hold: ", Name(name))
-    parts += (f" goes from place {places[0][name]} of {len(shared)} at {study.times(study.base)}",)
-    parts += (f" to place {places[1][name]} at {study.times(longest)}, the largest fall.",)
-    return Finding("rank", "Order changes", parts)
+    parts: Parts = ("The ranking at the trained length does not hold at longer ones: ", Name(name))
+    parts += (f" falls from rank {places[0][name]} of {len(shared)} at {study.times(study.base)}",)
+    parts += (f" to rank {places[1][name]} at {study.times(longest)}, the largest drop.",)
+    return Finding("rank", "Ranking changes", parts)
 
 
 def _cost(study: Measures) -> Finding | None:
-    """Say what a step costs relative to the reference, and which differences seeds do not bear out."""
+    """Report the cost of a step relative to the reference, and the encodings that seeds do not separate from it."""
     reference = study.reference()
     timed = [e for e in study.sound if e.step_ms and reference and e.name != reference.name]
     if not (reference and reference.step_ms and timed):
@@ -153,7 +152,7 @@ def _cost(study: Measures) -> Finding | None:
     ratios = {e.name: r for e in timed if (r := study.ratio(e))}
     for word, group in (
         ("Cheaper", [e for e in apart if ratios[e.name].mean < 1]),
-        ("Dearer", [e for e in apart if ratios[e.name].mean >= 1]),
+        ("More expensive", [e for e in apart if ratios[e.name].mean >= 1]),
     ):
         if len(group) > 4:
             ends = [valued(ratios, [e.name], unit="×") for e in (group[0], group[-1])]
@@ -161,16 +160,15 @@ def _cost(study: Measures) -> Finding | None:
         elif group:
             parts += (f" {word}: ", *valued(ratios, [e.name for e in group], unit="×"), ".")
     if same:
-        parts += (" No difference seen for ", *listed((Name(e.name),) for e in same), ".")
+        parts += (" Not separated from it: ", *listed((Name(e.name),) for e in same), ".")
     return Finding("cost", "Cost of a step", parts)
 
 
 def form_findings(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Finding]:
-    """Return the findings that the numbers bear out, in reading order.
+    """Return the findings that the numbers support, in reading order.
 
-    Takes a study's `run` and `cells` as saved, and a size (None: the first).
-    Encodings with an undertrained cell are left out. Returns an
-    empty list when nothing was measured; raises nothing for missing cells or fields.
+    Takes a study's `run` and `cells` as saved, and a size (None: the first). Leaves out encodings with an
+    undertrained cell. Returns an empty list if nothing was measured; raises nothing for missing cells or fields.
     """
     study = Measures(run, cells, size=size)
     if not study.sound:

@@ -1,7 +1,7 @@
-"""The cells of a study's directory as an SQLite file, `index.sqlite`: rebuilt from the directory, never the truth.
+"""An SQLite index of a study's cells, `index.sqlite`, a cache that can always be rebuilt from the directory.
 
-Nothing writes into an index that is there. A new one is made in memory and takes the file's place whole, so that
-readers wait for no lock, and a lock, a fault or another version in the old file stops none of them.
+An existing index is never modified: a new one is made in memory and replaces the file atomically. So readers never
+wait for a lock, and a locked, corrupt or outdated file cannot stop them.
 """
 
 import json
@@ -16,12 +16,12 @@ from typing import Any
 from posenc.study.measures import number
 from posenc.study.queue import write
 
-LARGEST = 16 * 2**20  # bytes of a JSON file that is still read
+LARGEST = 16 * 2**20  # bytes of the largest JSON file that is read
 VERSION = 1
 Key = tuple[Any, ...]
-KEY = ("encoding", "task", "size", "seed")  # what makes two cells the same
-_EARLIER = {"task": "text", "size": "64x2x4"}  # of cells that do not say it: studies had no other ones
-_DECODER = json.JSONDecoder(  # an integer that no float can hold would stop whoever counts with it
+KEY = ("encoding", "task", "size", "seed")  # identifies a cell
+_EARLIER = {"task": "text", "size": "64x2x4"}  # defaults for cells from before these fields existed
+_DECODER = json.JSONDecoder(  # integers of 20 digits and more become floats, since later arithmetic could not hold them
     parse_constant=lambda _: None, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits)
 )
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -34,7 +34,7 @@ _TABLES = (
 
 
 def results(path: str | Path) -> list[dict[str, Any]]:
-    """Return what the finished cells of a study hold; numbers that are not finite are None.
+    """Return the results of a study's finished cells; numbers that are not finite are None.
 
     Raises:
         ValueError: The path is no study's directory.
@@ -44,9 +44,9 @@ def results(path: str | Path) -> list[dict[str, Any]]:
 
 
 def open_index(path: str | Path) -> sqlite3.Connection:
-    """Bring a study's index up to date and return it, to be read and closed.
+    """Update a study's index and return it; the caller closes it.
 
-    Its tables: `files` (every result.json, with the problem of those that hold no result), `cells` (name, encoding,
+    Its tables: `files` (every result.json, with the problem of those without a result), `cells` (name, encoding,
     task, size, seed, and the result as JSON) and `measures` (name, measure, length, value).
 
     Raises:
@@ -74,7 +74,7 @@ def find_study(path: str | Path) -> Path:
     """Return the path of a study's directory.
 
     Raises:
-        ValueError: It is none, or cannot be read.
+        ValueError: The path is no study's directory, or cannot be read.
     """
     directory = Path(path)
     try:
@@ -83,18 +83,18 @@ def find_study(path: str | Path) -> Path:
         lack = "has neither run.json nor cells/" if directory.is_dir() else "is not a directory"
     except OSError as error:
         raise _unreadable(directory, error) from error
-    raise ValueError(f"study: {directory} {lack}, so it is no study. Give the --out of a study.")
+    raise ValueError(f"study: {directory} {lack}, so it is not a study. Give the --out of a study.")
 
 
 def key_of(found: dict[str, Any]) -> Key:
-    """Return the encoding, task, size and seed of a result, or of anything else that names a cell.
+    """Return the encoding, task, size and seed of a result, or of another object that identifies a cell.
 
     Raises:
-        ValueError: It lacks one of them.
+        ValueError: One of them is missing.
     """
     *names, seed = key = tuple((_EARLIER | found).get(part) for part in KEY)
     if not all(isinstance(part, str) for part in names) or type(seed) is not int or not 0 <= seed < 2**63:
-        raise ValueError("it does not name the encoding, task, size and seed of a cell")
+        raise ValueError("it lacks the encoding, task, size or seed of a cell")
     return key
 
 
@@ -102,8 +102,8 @@ def read_object(path: str | Path) -> dict[str, Any]:
     """Return the JSON object of a file; numbers that are not finite are None.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It holds something else, or more than 16 MiB.
+        OSError: The file cannot be read.
+        ValueError: The file is no JSON object, or is larger than 16 MiB.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -115,12 +115,12 @@ def read_object(path: str | Path) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
 def read_or_empty(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file, or an empty one where there is none that can be read."""
+    """Return the JSON object of a file, or an empty one if it cannot be read."""
     with suppress(OSError, ValueError):
         if path.is_file():
             return read_object(path)
@@ -128,7 +128,7 @@ def read_or_empty(path: Path) -> dict[str, Any]:
 
 
 def object_of(found: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the object at a key, or an empty one where there is none."""
+    """Return the object at a key, or an empty one if there is none."""
     inner = found.get(key)
     return inner if isinstance(inner, dict) else {}
 
@@ -137,7 +137,9 @@ def _scan(cells: Path) -> dict[str, tuple[int, int]]:
     """Return the time and the size of every result.json by the name of its cell."""
     found: dict[str, tuple[int, int]] = {}
     try:
-        names = [name for name in os.listdir(cells) if name.isprintable() and name[0] != "."]  # "." while it is made
+        names = [
+            name for name in os.listdir(cells) if name.isprintable() and name[0] != "."
+        ]  # "." marks unfinished ones
     except (FileNotFoundError, NotADirectoryError):
         return found
     except OSError as error:
@@ -151,14 +153,14 @@ def _scan(cells: Path) -> dict[str, tuple[int, int]]:
 
 
 def _unreadable(path: Path, error: OSError) -> ValueError:
-    return ValueError(f"study: cannot read {path}: {error.strerror}. Give the --out of a study that you may read.")
+    return ValueError(f"study: cannot read {path}: {error.strerror}. Give the --out of a readable study.")
 
 
 def _open(target: Path) -> sqlite3.Connection:
-    """Return the index as it is on the disk, or an empty one in memory where that cannot be used."""
+    """Return the index from the disk, or an empty one in memory if that is unusable."""
     with suppress(sqlite3.Error, OSError):
         if target.is_file():
-            # immutable: no lock is asked for, since a file of this name is replaced and never changed
+            # immutable=1: no lock is needed, since this file is replaced and never changed
             index = sqlite3.connect(f"{target.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
             with suppress(sqlite3.Error):
                 tables = tuple(sql for (sql,) in index.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL"))
@@ -176,7 +178,7 @@ def _empty() -> sqlite3.Connection:
 
 
 def _add(index: sqlite3.Connection, directory: Path, found: dict[str, tuple[int, int]]) -> None:
-    """Read results into the index, and note why a file holds none."""
+    """Add results to the index, and record why a file holds none."""
     files, cells = [], []
     measures: list[tuple[Any, ...]] = []
     for name, (mtime_ns, size) in found.items():
@@ -184,14 +186,14 @@ def _add(index: sqlite3.Connection, directory: Path, found: dict[str, tuple[int,
         try:
             result = _EARLIER | read_object(f"{directory}/cells/{name}/result.json")
             text = _ENCODER.encode(result)
-            text.encode()  # raises where a string is no Unicode
+            text.encode()  # raises if a string is not valid Unicode
             row, rows = (name, *key_of(result), text), [(name, *row) for row in _measures(result)]
             if not rows:
                 raise ValueError("it holds no measure by length")
             cells.append(row)
             measures += rows
         except OSError as error:
-            problem, size = f"it cannot be read: {error.strerror}", -1  # another size, so that it is tried again
+            problem, size = f"it cannot be read: {error.strerror}", -1  # a wrong size, so that it is read again
         except (ValueError, TypeError, AttributeError) as error:
             problem = str(error)
         files.append((name, mtime_ns, size, problem))

@@ -1,8 +1,7 @@
-"""Marks of the report's charts: one colour, dash and marker per encoding, the same everywhere on the page.
+"""Marks of the report's charts: one colour, dash and marker per encoding on the whole page.
 
-Colours are CSS classes (`s0`, `s1`, ...), so that light and dark come from the style sheet, whose rules for them are
-written here from `posenc.colours`. Dash and marker repeat what the colour says, for readers who cannot tell two
-colours apart.
+Colours are CSS classes (`s0`, `s1`, ...); `colour_rules` writes their rules for light and dark from
+`posenc.colours`. Dash and marker distinguish encodings for readers who cannot distinguish two colours.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from markupsafe import Markup
 
 from posenc import colours
 
-# A known name keeps its mark on every page, whatever else was run.
+# A known name has the same mark on every page.
 _KNOWN = (
     "nope",
     "sinusoidal",
@@ -58,7 +57,7 @@ def _known(name: str) -> Mark:
 
 
 def _spare(name: str, order: int) -> Mark:
-    """Vary dash and marker in step: their numbers have no common divisor, so that no two early ones look alike."""
+    """Vary dash and marker together: the counts of both are coprime, so the first 28 combinations are distinct."""
     index = len(_KNOWN) + order
     return Mark(index, _colour_class(name), _DASHES[order % len(_DASHES)], _MARKERS[order % len(_MARKERS)])
 
@@ -68,7 +67,7 @@ def _colour_class(name: str) -> str:
 
 
 def colour_rules() -> str:
-    """Return the style sheet's rules for the colour classes, on light and on dark."""
+    """Return the style sheet's rules for the colour classes, light and dark."""
     light, dark = (
         " ".join(f".s{i} {{ --c: {shades[side]} }}" for i, shades in enumerate(colours.SHADES)) for side in (0, 1)
     )
@@ -76,7 +75,7 @@ def colour_rules() -> str:
 
 
 def assign_marks(names: Iterable[str]) -> dict[str, Mark]:
-    """Return a mark per name: fixed for known names; any other keeps its colour and takes the next dash and marker."""
+    """Return a mark per name: fixed for known names; others have a fixed colour and the next dash and marker."""
     marks: dict[str, Mark] = {}
     spares = 0
     for name in names:
@@ -91,7 +90,7 @@ def assign_marks(names: Iterable[str]) -> dict[str, Mark]:
 
 
 def swatch(mark: Mark) -> Markup:
-    """Return a short piece of the encoding's line with its marker, to stand before its name."""
+    """Return a short piece of the encoding's line with its marker, to be shown before its name."""
     return Markup(
         '<svg class="swatch {}" width="22" height="10" viewBox="0 0 22 10" aria-hidden="true">'
         '<path class="ln" d="M0 5H22" stroke-dasharray="{}"/>'
@@ -112,7 +111,7 @@ def bar(mark: Mark, value: float, low: float, high: float, top: float) -> Markup
 
 
 def spark(mark: Mark, places: Iterable[tuple[float, float]]) -> Markup:
-    """Return a word-sized line through places within the unit square, (0, 0) at the lower left."""
+    """Return a sparkline through points of the unit square, with (0, 0) at the lower left."""
     points = [(2 + 72 * min(max(x, 0.0), 1.0), 20 - 18 * min(max(y, 0.0), 1.0)) for x, y in places]
     if not points:
         return Markup("")

@@ -1,4 +1,4 @@
-"""What a study measured on one task, per encoding, with the spread over seeds; shared by all that the page says.
+"""A study's measurements on one task, per encoding, with the spread over seeds; the basis of the whole report.
 
 On text a number is a loss in bits per byte, on every other task the share of lines without an error. Everything is
 computed from the plain `run` and `cells` data of a study, which may be incomplete: cells can be missing after an
@@ -14,15 +14,15 @@ from statistics import fmean, median
 from typing import Any
 
 TEXT = "text"
-SOLVED = 0.9  # share of lines without an error from which on a length counts as solved
-FLAT = 0.05  # bits per byte: a change up to this, in every seed, is called flat
-BREAK = 0.30  # bits per byte: a loss beyond this is called a break
-UNKNOWN_NOISE = 0.05  # bits per byte, when neither a second seed nor a standard error says anything
-UNKNOWN_STEP_NOISE = 0.05  # share of a step's time, when there is only one seed
+SOLVED = 0.9  # a length counts as solved from this share of lines without an error
+FLAT = 0.05  # bits per byte: a change up to this, in every seed, counts as flat
+BREAK = 0.30  # bits per byte: a larger increase counts as a break
+UNKNOWN_NOISE = 0.05  # bits per byte, without a second seed and without a standard error
+UNKNOWN_STEP_NOISE = 0.05  # share of a step's time, with only one seed
 
 
 def number(value: object) -> float | None:
-    """Return `value` as a finite float, or None where it is absent or not finite."""
+    """Return `value` as a finite float, or None if it is absent or not finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if math.isfinite(value) else None
@@ -41,7 +41,7 @@ class Stat:
 
     @property
     def spread(self) -> float:
-        """The range over seeds, highest less lowest; 0 for a single seed."""
+        """The range over seeds, highest minus lowest; 0 for a single seed."""
         return max(self.values) - min(self.values)
 
 
@@ -63,20 +63,20 @@ class Encoding:
 
 
 def tasks_of(run: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the labels of the tasks asked for, then of any others that have cells; text where none is named."""
+    """Return the labels of the configured tasks, then of others that have cells; text if there is none."""
     asked = (run.get("config") or {}).get("tasks") or []
     return list(dict.fromkeys([*map(str, asked), *(str(cell.get("task") or TEXT) for cell in cells)])) or [TEXT]
 
 
 def sizes_of(run: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the sizes asked for, then any others that have cells; one without a name where none is named."""
+    """Return the configured sizes, then others that have cells; one empty name if there is none."""
     asked = (run.get("config") or {}).get("sizes") or []
     named = (str(size) for cell in cells if (size := cell.get("size")))
     return list(dict.fromkeys([*map(str, asked), *named])) or [""]
 
 
 def task_fact(run: Mapping[str, Any], kind: str, task: str) -> Mapping[str, Any]:
-    """Return what the run holds of a task under `tasks` or `lengths`; that of NAME[:FORMAT] serves every stream."""
+    """Return the entry of a task under `tasks` or `lengths`; the entry of NAME[:FORMAT] holds for every stream."""
     table = (run if kind == "tasks" else run.get("config") or {}).get(kind) or {}
     return table.get(task) or table.get(task.split("@")[0]) or {}
 
@@ -108,7 +108,7 @@ def _whole(cells: Sequence[Mapping[str, Any]], key: str) -> int | None:
 
 
 def _encoding(name: str, cells: Sequence[Mapping[str, Any]], base: int, key: str) -> Encoding:
-    """Measure one encoding; changes pair each length with the same seed's own value at `base`."""
+    """Measure one encoding; changes are relative to the same seed's value at `base`."""
     cells = sorted(cells, key=lambda cell: cell.get("seed") or 0)
     tables = [_by_length(cell, key) for cell in cells]
     changes = [
@@ -136,23 +136,23 @@ class Measures:
     """All measurements of a study on one task at one size.
 
     Attributes:
-        task: its label.
-        size: as in the configuration, or an empty string where none is named.
-        names: the encodings asked for, in the study's order, then any others that have cells.
-        base: the trained length (the longest of them), against which changes are taken.
-        lengths: every test length asked for or measured, shortest first.
-        encodings: those that have at least one cell, by name.
-        sound: those of them that findings may speak of (trained far enough, and measured at `base`).
+        task: The task's label.
+        size: As in the configuration, or an empty string.
+        names: The configured encodings, in the study's order, then others that have cells.
+        base: The longest trained length, the reference of changes.
+        lengths: Every configured or measured test length, shortest first.
+        encodings: Those that have at least one cell, by name.
+        sound: Those that findings may use (sufficiently trained, and measured at `base`).
     """
 
     def __init__(
         self, run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], task: str = TEXT, size: str | None = None
     ) -> None:
-        """Take a study's `run` and `cells` as they were saved; neither is changed.
+        """Read a study's `run` and `cells` as saved, without changing them.
 
         Args:
             run: The record of the study.
-            cells: All of them; one without a task is of text, one without a size of the first size.
+            cells: All cells; a missing task means text, a missing size the first size.
             task: The label of the task.
             size: As in the configuration; None for the first.
         """
@@ -188,8 +188,8 @@ class Measures:
 
         Args:
             name: One of `encodings`.
-            at: "trained" or "longest" for the value at that length, "change" for that from the trained to the
-                longest length, "worst" for the highest change at any longer length.
+            at: "trained" or "longest" for the value at that length, "change" for the change from the trained to
+                the longest length, "worst" for the highest change at any longer length.
         """
         found = {}
         for seed, table in self.encodings[name].seeds.items():
@@ -215,8 +215,8 @@ class Measures:
     def noise(self, length: int) -> float:
         """Return the difference at `length` below which two encodings count as not separated.
 
-        It is the median over encodings of the range over seeds, so that two seeds that happen to agree do not
-        make a small difference look certain. With a single seed, twice the standard error over windows.
+        The median over encodings of the range over seeds, so that two seeds that agree by chance do not make a small
+        difference look certain. With a single seed, twice the standard error over windows.
         """
         spreads = [
             e.by_length[length].spread
@@ -229,13 +229,13 @@ class Measures:
         return 2 * median(errors) if errors else UNKNOWN_NOISE
 
     def change_noise(self, length: int) -> float:
-        """Return the change from the trained length to `length` below which nothing counts as seen."""
+        """Return the change from the trained length to `length` below which no change counts as measured."""
         found = [e.change[length] for e in self.sound if length in e.change]
         spreads = [stat.spread for stat in found if len(stat.values) > 1]
         return median(spreads) if spreads else math.hypot(self.noise(length), self.noise(self.base))
 
     def step_noise(self) -> float:
-        """Return the difference in milliseconds per step below which two steps count as equally dear."""
+        """Return the difference in milliseconds per step below which two steps count as equally expensive."""
         steps = [e.step_ms for e in self.sound if e.step_ms]
         spreads = [step.spread for step in steps if len(step.values) > 1]
         if spreads:
@@ -270,18 +270,18 @@ def leaders(stats: Mapping[str, Stat], noise: float) -> list[str]:
 
 
 def plain(value: float, digits: int = 2) -> str:
-    """Return a number with `digits` decimals and thousands separators, minus set as a true minus sign."""
+    """Return a number with `digits` decimals, thousands separators and a true minus sign."""
     text = f"{value:,.{digits}f}"
     return text.lstrip("-") if not text.strip("-0.,") else text.replace("-", "−")
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """Return a change with its sign; one that rounds to nothing has none."""
+    """Return a change with its sign; one that rounds to zero has none."""
     text = plain(value, digits)
     return text if text.startswith("−") or not text.strip("0.,") else f"+{text}"
 
 
 def with_spread(stat: Stat, digits: int = 2, sign: bool = False, unit: str = "") -> str:
-    """Return mean, its `unit`, and ± half the range over seeds; no range for a single seed."""
+    """Return the mean, its `unit`, and ± half the range over seeds; no range for a single seed."""
     text = (signed(stat.mean, digits) if sign else plain(stat.mean, digits)) + unit
     return f"{text} ± {plain(stat.spread / 2, digits)}" if len(stat.values) > 1 else text

@@ -1,4 +1,4 @@
-"""Peak memory of a stretch of work in this process, where the system tells (Linux)."""
+"""Peak memory of a piece of work in this process, where the system reports it (Linux)."""
 
 import ctypes
 from pathlib import Path
@@ -7,9 +7,9 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def start() -> float | None:
-    """Give freed memory back, forget the peak, and return what is in use in MiB, or None."""
+    """Return freed memory to the system, reset the peak, and return the memory in use in MiB, or None."""
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # else memory that earlier work freed would hide new peaks
+        ctypes.CDLL(None).malloc_trim(0)  # memory that earlier work freed would hide new peaks
         _CLEAR.write_text("5")
         return _read("VmRSS")
     except (OSError, AttributeError):
@@ -17,7 +17,7 @@ def start() -> float | None:
 
 
 def grown(since: float | None) -> float | None:
-    """Return by how many MiB the peak exceeds what `start` returned, or None."""
+    """Return how many MiB the peak exceeds the result of `start`, or None."""
     return None if since is None else max(0.0, round(_read("VmHWM") - since, 1))
 
 

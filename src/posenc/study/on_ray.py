@@ -1,7 +1,7 @@
-"""The jobs of a study on a Ray cluster, whose workers need not see the study's directory.
+"""A study's jobs on a Ray cluster, whose workers need no access to the study's directory.
 
-Where the cluster's head is gone, Ray ends its driver's process without an exception. So the driver is a child: it takes
-jobs from the directory as one worker, has Ray do them, and writes the files that come back.
+If the cluster's head dies, Ray ends its driver's process without an exception. So the driver is a child process: it
+takes jobs from the directory as one worker, runs them on Ray, and writes the files that they return.
 """
 
 import os
@@ -22,19 +22,20 @@ from posenc.study.queue import MOST_DEATHS, Claim, Heartbeat, Queue
 from posenc.study.text import Text
 from posenc.study.worker import Bench, Directory, describe
 
-CONNECT_S = 60.0  # Ray itself goes on trying for minutes
+CONNECT_S = 60.0  # Ray itself would try for minutes
 SHUTDOWN_S = 10.0
-LOOK_S = 0.2  # between two looks at the cluster
+LOOK_S = 0.2  # between two checks of the cluster
 
-_bench: Bench | None = None  # of one of Ray's worker processes, which serves one driver
+_bench: Bench | None = None  # in a Ray worker process, which serves only one driver
 
 
 class OnRay:
-    """Workers of a Ray cluster: one on each core, or four on each GPU where the cluster has GPUs.
+    """Workers of a Ray cluster: one per core or, if the cluster has GPUs, four per GPU.
 
     Args:
-        address: Of a cluster of which this machine is a node: auto, or host:port; without it, one is started here.
-        workers: The most at a time.
+        address: The address of a cluster that includes this machine: auto, or host:port; by default a cluster is
+            started here.
+        workers: The maximum at a time.
 
     Raises:
         ValueError: Ray is not installed, or does not connect.
@@ -44,7 +45,9 @@ class OnRay:
         if find_spec("ray") is None:
             raise ValueError("study: --engine ray needs Ray, which is not installed: pip install 'posenc[ray]'")
         if workers == 0:
-            raise ValueError("study: --workers 0 leaves the cells to posenc study worker, and Ray has none to do.")
+            raise ValueError(
+                "study: --workers 0 leaves the cells to posenc study worker, so Ray would have none. Leave out one."
+            )
         self.workers = 0
         self._queue: Queue | None = None
         self._cluster = f"the Ray cluster at {address}" if address else "Ray on this machine"
@@ -55,8 +58,8 @@ class OnRay:
         theirs.close()
         try:
             if not self._pipe.poll(CONNECT_S):
-                raise RuntimeError(f"{self._cluster} does not answer; is the --address right?")
-            self._hear()
+                raise RuntimeError(f"{self._cluster} does not answer; check --address")
+            self._receive()
         except BaseException as error:
             self.stop()
             if isinstance(error, RuntimeError):
@@ -64,24 +67,24 @@ class OnRay:
             raise
 
     def start(self, path: Path) -> None:
-        """Have the driver take the jobs of a directory."""
+        """Send the driver the directory of the jobs."""
         self._queue = Queue(path)
-        with suppress(OSError):  # the driver has ended, of which poll speaks
+        with suppress(OSError):  # the driver has ended, which poll reports
             self._pipe.send(path)
 
     def poll(self) -> None:
-        """Note how large the cluster is now, and let others have the jobs of workers that died.
+        """Update the number of workers, and return jobs of dead workers to the queue.
 
         Raises:
             RuntimeError: The cluster is gone, or results cannot be written.
         """
         while self._pipe.poll():
-            self._hear()
+            self._receive()
         if self._queue:
             self._queue.reclaim()
 
     def stop(self) -> None:
-        """End the driver, and what it started; jobs that were not finished are given back."""
+        """End the driver and its processes; unfinished jobs return to the queue."""
         self._pipe.close()
         self._driver.join(SHUTDOWN_S)
         self._driver.kill()
@@ -89,27 +92,27 @@ class OnRay:
         if self._queue:
             self._queue.reclaim()
 
-    def _hear(self) -> None:
-        """Read what the driver says: the number of workers, or why it ended."""
+    def _receive(self) -> None:
+        """Read the driver's message: the number of workers, or why it ended."""
         try:
-            said = self._pipe.recv()
-        except (EOFError, OSError):  # no word of it: Ray has ended the process
-            said = "is gone"
-        if isinstance(said, str):
-            raise RuntimeError(f"{self._cluster} {said}; give the same command again, or --engine local")
-        self.workers = said
+            message = self._pipe.recv()
+        except (EOFError, OSError):  # Ray has ended the process
+            message = "is gone"
+        if isinstance(message, str):
+            raise RuntimeError(f"{self._cluster} {message}; repeat the command, or use --engine local")
+        self.workers = message
 
 
 def _drive(pipe: Connection, address: str | None, workers: int | None, search: list[str]) -> None:
-    """Be the driver, until the other end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    """Run as the driver until the other end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     sys.path[:] = search
-    # of this process alone: no message to Ray's authors, and a limit to retries where memory is short, too
+    # only in this process: no usage report to Ray's authors, and a limit on retries after running out of memory
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_task_oom_retries": str(MOST_DEATHS - 1)}
     import ray
 
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # Ray and its processes write hundreds of lines when something dies
+    for stream in (1, 2):  # Ray and its processes print hundreds of lines when one of them dies
         os.dup2(nowhere, stream)
     try:
         here = {"num_cpus": Local(workers).workers, "include_dashboard": False}
@@ -124,7 +127,7 @@ def _drive(pipe: Connection, address: str | None, workers: int | None, search: l
 
 
 def _work(ray: Any, pipe: Connection, workers: int | None) -> None:
-    """Do the jobs of the directory that the pipe names, as many at a time as the cluster has room for."""
+    """Run the jobs of the directory that the pipe sends, as many at a time as the cluster has room for."""
     on_gpu = ray.cluster_resources().get("GPU", 0) > 0
     pipe.send(_slots(ray, workers, on_gpu))
     directory = Directory(pipe.recv())
@@ -153,21 +156,23 @@ def _work(ray: Any, pipe: Connection, workers: int | None) -> None:
 
 
 def _slots(ray: Any, most: int | None, on_gpu: bool) -> int:
-    """Return how many jobs the cluster can do at a time, 0 where this machine's node of it is gone."""
+    """Return how many jobs the cluster can run at a time, 0 if this machine's node is gone."""
     nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     if ray.get_runtime_context().get_node_id() not in nodes:
         return 0
     cores = sum(int(min(n.get("CPU", 0), A_GPU * n.get("GPU", 0) if on_gpu else 1e9)) for n in nodes.values())
-    return max(1, min(cores, most or cores))  # one waits even where there is no room: what grows by demand needs some
+    return max(
+        1, min(cores, most or cores)
+    )  # one job waits even without room, since an autoscaling cluster grows only on demand
 
 
 def _finish(ray: Any, queue: Queue, directory: Directory, claim: Claim, done: Any) -> None:
-    """Write what came of a job."""
+    """Write the result of a job."""
     try:
         outcome = ray.get(done)
     except ray.exceptions.RayError as error:
         first = str(getattr(error, "cause", None) or error).strip().partition("\n")[0]
-        outcome = f"Ray gave it up, after {MOST_DEATHS} tries where its process died: {type(error).__name__}: {first}"
+        outcome = f"Ray gave up, after {MOST_DEATHS} tries if its process died: {type(error).__name__}: {first}"
     if isinstance(outcome, str):
         queue.fail(claim, outcome)
     else:
@@ -176,10 +181,10 @@ def _finish(ray: Any, queue: Queue, directory: Directory, claim: Claim, done: An
 
 
 def _do(study: tuple[Config, Text | None, str, list[str]], job: dict[str, Any]) -> dict[str, bytes] | str:
-    """Return the files of a job, or what its exception says; in a process of Ray's."""
+    """Return the files of a job, or its exception's message; runs in a Ray worker process."""
     global _bench
     config, text, device, search = study
-    sys.path += [folder for folder in search if folder not in sys.path]  # a user's class is importable here, too
+    sys.path += [folder for folder in search if folder not in sys.path]  # so that a user's class can be imported here
     torch.set_num_threads(1)
     _bench = _bench or Bench(config, text, device)
     try:

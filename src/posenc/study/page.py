@@ -1,4 +1,4 @@
-"""A self-contained HTML page in the study's style: it loads nothing, and its style, script and data are inline."""
+"""A self-contained HTML page in the study's style: it loads nothing; style, script and data are inline."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def write_page(template: str, context: Mapping[str, Any], data: Mapping[str, Any
     """Return a page as one string of HTML.
 
     Args:
-        template: What Jinja2 fills; it sets `style`, `script`, their hashes `style_hash` and `script_hash`, and `data`.
-        context: What the template sets otherwise; texts in it are escaped.
+        template: A Jinja2 template that uses `style`, `script`, the hashes `style_hash` and `script_hash`, and `data`.
+        context: The template's other variables; texts in it are escaped.
         data: Embedded as JSON; numbers that are not finite become null.
     """
     style, script = colour_rules() + asset("posenc.study", "report.css"), asset("posenc.study", "report.js")
@@ -42,13 +42,13 @@ def asset(package: str, name: str) -> str:
 
 
 def _digest(content: str) -> Markup:
-    """Return the hash by which the page's content policy admits an inline style or script, and no other."""
+    """Return the hash with which the page's content policy admits only this inline style or script."""
     digest = hashlib.sha256(content.encode()).digest()
     return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")  # base64 has nothing to escape
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with every float that JSON cannot hold replaced by None."""
+    """Return the value with None for every float that JSON cannot represent."""
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -57,7 +57,7 @@ def _finite(value: Any) -> Any:
 
 
 def _embedded(data: Mapping[str, Any]) -> Markup:
-    """Return the data as JSON that cannot end its script element, nor begin a comment in it."""
+    """Return the data as JSON that can neither end its script element nor start a comment in it."""
     text = json.dumps(_finite(data), allow_nan=False, default=str)
     escapes = (
         ("&", "\\u0026"),

@@ -1,4 +1,4 @@
-"""The plan of a study, which is data: its cells, how long each will take, and the steps that a budget allows."""
+"""The plan of a study as data: its cells, their estimated times, and the steps that a budget allows."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from posenc.study.config import Cell
 
-MARGIN = 0.8  # of the budget: trials are shorter than what they stand for, and other work on the machine is not known
+MARGIN = 0.8  # of the budget: trials are short, and other work on the machine is unknown
 REPORT_S = 2.0  # for the report
-Kind = tuple[str, str, str]  # an encoding, a task and a size: cells that differ in the seed alone cost the same
+Kind = tuple[str, str, str]  # encoding, task and size: cells that differ only in the seed cost the same
 
 
 class Estimate(NamedTuple):
-    """What one cell of a kind costs, in seconds."""
+    """The cost of one cell of a kind, in seconds."""
 
     step_s: float
     tests_s: float
@@ -23,15 +23,15 @@ class Estimate(NamedTuple):
 
 
 def kind(cell: Cell) -> Kind:
-    """Return what a cell's cost depends on."""
+    """Return the facts that a cell's cost depends on."""
     return cell.encoding, cell.task, cell.size
 
 
 def make(cells: Sequence[Cell], estimates: Mapping[Kind, Estimate], steps: int, workers: int) -> dict[str, Any]:
     """Return the plan as JSON values: cells in the order in which they start, and seconds.
 
-    The seeds come one after another, so that an interrupted study has seen everything once; the longest cells of a
-    seed come first.
+    Cells are ordered by seed, so that an interrupted study has run everything once; within a seed the longest cells
+    come first.
     """
     rows = [
         {**cell._asdict(), "name": cell.name, "steps": steps, "seconds": round(estimates[kind(cell)].cell(steps), 2)}
@@ -44,7 +44,7 @@ def make(cells: Sequence[Cell], estimates: Mapping[Kind, Estimate], steps: int, 
 def affordable(
     cells: Sequence[Cell], estimates: Mapping[Kind, Estimate], budget_s: float, gone_s: float, workers: int
 ) -> int:
-    """Return the greatest number of steps with which all cells fit into what is left of a budget.
+    """Return the largest number of steps with which all cells fit into the rest of a budget.
 
     Raises:
         ValueError: The budget is too small for one step of each cell.
@@ -70,7 +70,7 @@ def affordable(
 
 
 def makespan(jobs: Sequence[float], workers: int) -> float:
-    """Return when the last of some jobs ends, if each goes to whichever worker is free first.
+    """Return the time at which the last job ends if each goes to the first free worker.
 
     >>> makespan([3.0, 2.0, 2.0], 2)
     4.0

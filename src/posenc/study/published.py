@@ -1,4 +1,4 @@
-"""Published outcomes as data: what a paper says, and which number of a study would show it."""
+"""Published outcomes as data: a paper's claim, and the number of a study that tests it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from .measures import BREAK, FLAT, SOLVED, TEXT
 
-NEAR = 0.10  # bits per byte: a loss no further than this above another's is called about as good
-EVERY = "*"  # every encoding that was trained far enough, or every other one
-EACH = "each"  # a claim for each encoding that was run with and without something
+NEAR = 0.10  # bits per byte: a loss at most this much above another's counts as about as good
+EVERY = "*"  # every sufficiently trained encoding, or every other one
+EACH = "each"  # a claim for each encoding that was run with and without a variant
 CAUSAL_NOTE = (
-    "Without a causal mask attention is blind to order, so NoPE cannot tell one there. Every model here has a causal "
-    "mask, so this study cannot show that."
+    "Without a causal mask, attention with NoPE is blind to order. Every model here has a causal mask, so this study "
+    "cannot show that."
 )
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Which number of each seed (see `Measures.by_seed`) must lie below, or `above`, what limit."""
+    """The number of each seed (see `Measures.by_seed`) that must lie below, or `above`, a limit."""
 
     at: str
     limit: float = 0.0
@@ -34,14 +34,14 @@ class Published:
     """One published outcome.
 
     Args:
-        claim: In words.
+        claim: The claim in words.
         source: Authors and year.
-        arxiv: Its number.
+        arxiv: The paper's arXiv number.
         who: An encoding, EVERY, or EACH.
-        rule: Speaks of the number of `who`, less that of the same seed of each of `than`.
-        task: A label; for EACH the end of a label, and the same encoding is compared on the label without that end.
-        than: Encodings, on the label `plain`.
-        plain: Without it, `task` with plain positions.
+        rule: Applies to the number of `who`, minus that of the same seed of each of `than`.
+        task: A label; for EACH the suffix of a label, compared with the same encoding on the label without the suffix.
+        than: Encodings to compare with, on the label `plain`.
+        plain: By default `task` with plain positions.
     """
 
     claim: str
@@ -73,7 +73,7 @@ PUBLISHED = (
     Published("RoPE is ahead of absolute encodings inside the trained length", "Su et al. 2021", _SU,
               "rope", AHEAD, than=("sinusoidal", "learned")),
     Published("RoPE is the best of all inside the trained length",
-              "often said; Su et al. 2021 compare absolute encodings only", _SU, "rope", AHEAD, than=(EVERY,)),
+              "common claim; Su et al. 2021 compare only absolute encodings", _SU, "rope", AHEAD, than=(EVERY,)),
     Published(f"RoPE is much worse {_FAR}", "Press et al. 2021; Chen et al. 2023", "2306.15595", "rope", BREAKS),
     Published(f"xPos loses less than RoPE {_FAR}", "Sun et al. 2022", "2212.10554",
               "xpos", LOSES_LESS, than=("rope",)),

@@ -1,8 +1,8 @@
-"""Jobs in a directory that any number of processes share, on any machines: a rename takes one, and no server is needed.
+"""A job queue in a directory, shared by any number of processes on any machines, without a server.
 
-queue/ORDER~DEATHS~NAME is a job that waits, claims/ORDER~DEATHS~NAME~WORKER one that a worker is on, and
-failed/NAME.json one that raised, or whose worker died too often. workers/WORKER.json is a worker's heartbeat. A rename
-succeeds for one process alone, so no job is taken twice; a job whose worker is gone is renamed back.
+queue/ORDER~DEATHS~NAME is a waiting job, claims/ORDER~DEATHS~NAME~WORKER one that a worker is running, and
+failed/NAME.json one that raised, or whose worker died too often. workers/WORKER.json is a worker's heartbeat. A worker
+takes a job by a rename, which succeeds for only one process; the job of a dead worker is renamed back.
 """
 
 import errno
@@ -24,10 +24,10 @@ from typing import Any
 from posenc.replacing import replaced
 
 BEAT_S = 2.0  # between two heartbeats
-STALE_S = 60.0  # without a new heartbeat, by the clock of whoever looks: clocks of machines differ and jump
-MOST_DEATHS = 3  # of workers on one job
+STALE_S = 60.0  # without a new heartbeat, by the observer's clock, since clocks of machines differ and jump
+MOST_DEATHS = 3  # workers that may die on one job
 FOLDERS = ("queue", "claims", "failed", "workers")
-# an entry's name: other files in these folders, temporary ones too, are left alone
+# names of entries; other files in these folders, such as temporary ones, are ignored
 _WAITING = re.compile(r"(\d+)~(\d+)~([^.~][^~]*)", re.ASCII)
 _CLAIMED = re.compile(_WAITING.pattern + r"~([^~]+)", re.ASCII)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -35,7 +35,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 @dataclass(frozen=True)
 class Claim:
-    """A job that this worker is on."""
+    """A job that this worker has taken."""
 
     file: Path
     name: str
@@ -44,11 +44,11 @@ class Claim:
 
 
 class Queue:
-    """The jobs of a directory, as one worker sees them.
+    """The jobs of a directory, for one worker.
 
     Args:
         path: The directory.
-        worker: The worker's name; a new one if left out.
+        worker: The worker's name; by default a new one.
     """
 
     def __init__(self, path: Path, worker: str | None = None) -> None:
@@ -56,7 +56,9 @@ class Queue:
         self.worker = worker or f"{socket.gethostname().replace('~', '-')}-{os.getpid()}-{secrets.token_hex(3)}"
         for folder in FOLDERS:
             (path / folder).mkdir(exist_ok=True)
-        self._seen: dict[str, tuple[str, float]] = {}  # each worker's last heartbeat and when it was first seen here
+        self._seen: dict[
+            str, tuple[str, float]
+        ] = {}  # each worker's last heartbeat, and when this process first read it
         self._clock, self._looked = 0.0, time.monotonic()
         self._listed: list[re.Match[str]] = []
 
@@ -67,7 +69,7 @@ class Queue:
     def claim(self) -> Claim | None:
         """Take the first job that nothing else has taken, or return None."""
         for again in (False, True):
-            if again:  # one listing serves many claims: of thousands it takes long
+            if again:  # one listing serves many claims, since listing thousands of jobs is slow
                 self._listed = sorted(_entries(self.path / "queue", _WAITING), key=lambda found: found[0], reverse=True)
             while self._listed:
                 found = self._listed.pop()
@@ -77,43 +79,43 @@ class Queue:
                     claim = _read_claim(mine, found)
                     if claim.job:
                         return claim
-                    self.fail(claim, f"the job {claim.name} in queue cannot be read; give the study's command again")
+                    self.fail(claim, f"the job {claim.name} in queue cannot be read; repeat the study's command")
         return None
 
     def waits(self) -> bool:
-        """Whether a job waits for a worker."""
+        """Return whether a job waits for a worker."""
         return any(_entries(self.path / "queue", _WAITING))
 
     def done(self, claim: Claim) -> None:
-        """Forget a job whose result is written, and that it failed, if another worker thought so."""
-        claim.file.unlink(missing_ok=True)  # missing: another took this worker for dead, and will find the result
+        """Remove a job whose result is written, and its failure, if another worker recorded one."""
+        claim.file.unlink(missing_ok=True)  # missing if another worker took this one for dead; it will find the result
         (self.path / "failed" / f"{claim.name}.json").unlink(missing_ok=True)
 
     def give_back(self, claim: Claim) -> None:
-        """Let another worker have the job."""
+        """Return the job to the queue."""
         with suppress(FileNotFoundError):
             os.rename(claim.file, self.path / "queue" / claim.file.name.rpartition("~")[0])
 
     def fail(self, claim: Claim, message: str) -> None:
-        """Record why a job cannot be done, unless another worker has it by now."""
+        """Record why a job failed, unless another worker has taken it."""
         if claim.file.exists():
             write(self.path / "failed" / f"{claim.name}.json", json.dumps(claim.job | {"message": message}).encode())
             claim.file.unlink(missing_ok=True)
 
     def clear(self, *, failed: bool = False) -> None:
-        """Remove what waits, and on demand what failed; jobs that a worker is on stay."""
+        """Remove waiting jobs and, if `failed`, failures; keep jobs that workers are running."""
         for file in (*self.path.glob("queue/*"), *(self.path.glob("failed/*") if failed else ())):
-            with suppress(OSError):  # a folder that is not ours
+            with suppress(OSError):  # a foreign folder
                 file.unlink()
 
     def claimed(self) -> dict[str, str]:
-        """Return the worker of every job that one is on, by the job's name."""
+        """Return the worker of every running job, by the job's name."""
         return {found[3]: found[4] for found in _entries(self.path / "claims", _CLAIMED)}
 
     def reclaim(self) -> int:
-        """Give jobs back whose workers are gone, and return how many; of too many deaths a job fails.
+        """Return the jobs of dead workers to the queue, and return how many; after too many deaths a job fails.
 
-        Those workers are forgotten, with what they had not finished writing.
+        Also removes the files of dead workers, and their unfinished results.
         """
         dead, count = set(), 0
         for found in _entries(self.path / "claims", _CLAIMED):
@@ -123,47 +125,47 @@ class Queue:
             dead.add(worker)
             count += 1
             claim = _read_claim(self.path / "claims" / found[0], found)
-            # where a result is there, its worker died after it: who takes the job next sees to that
+            # if there is a result, the worker died after writing it, and the next one finds it
             if claim.deaths + 1 >= MOST_DEATHS and not read_json(self.path / "cells" / name / "result.json"):
-                self.fail(claim, f"{MOST_DEATHS} processes died of it, or were killed (out of memory?)")
+                self.fail(claim, f"{MOST_DEATHS} processes died or were killed while running it (out of memory?)")
             else:
                 with suppress(FileNotFoundError):
                     os.rename(claim.file, self.path / "queue" / f"{order}~{claim.deaths + 1}~{name}")
-        patterns = ("workers/*.json", "workers/.*.json.*.tmp")  # whole heartbeats, and those cut off
+        patterns = ("workers/*.json", "workers/.*.json.*.tmp")  # heartbeats, and temporary files of them
         files = [(f.name.lstrip(".").rpartition(".json")[0], f) for p in patterns for f in self.path.glob(p)]
         dead |= {name for name, _ in files if name != self.worker and not self._lives(name)}
         for left in self.path.glob("cells/.*~*") if dead else ():
             if left.name.rpartition("~")[2] in dead:
                 shutil.rmtree(left, ignore_errors=True)
         for name, file in files:
-            if name in dead:  # last: what their names lead to is gone
+            if name in dead:  # last, since the steps above read these names
                 file.unlink(missing_ok=True)
         return count
 
     def _lives(self, worker: str) -> bool:
-        """Whether a worker's heartbeat changed lately, or, on this machine, whether its process is there."""
-        # this clock stands while nothing looks: whoever was stopped itself must not take the others for dead
+        """Return whether a worker's heartbeat changed recently or, on this machine, whether its process exists."""
+        # this clock stops while this process does not check: after a pause it must not take all others for dead
         now, looked = time.monotonic(), self._looked
         self._clock, self._looked = self._clock + min(now - looked, BEAT_S), now
         beat = (read_json(self.path / "workers" / f"{worker}.json") or {}) if worker else {}
         if beat.get("machine") == machine() and beat.get("process") not in (None, process(beat.get("pid"))):
             return False
-        said = json.dumps(beat)
-        if self._seen.get(worker, ("", 0.0))[0] != said:
-            self._seen[worker] = said, self._clock
+        state = json.dumps(beat)
+        if self._seen.get(worker, ("", 0.0))[0] != state:
+            self._seen[worker] = state, self._clock
         return self._clock - self._seen[worker][1] < STALE_S
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the last heartbeat of every worker that lives."""
+        """Return the last heartbeat of every live worker."""
         files = {p.stem: p for p in self.path.glob("workers/*.json")}
         return [found for name, p in files.items() if (found := read_json(p)) and self._lives(name)]
 
 
 class Heartbeat:
-    """Writes what a worker is doing, every few seconds and from a thread of its own.
+    """Writes a worker's state to a file every few seconds, from its own thread.
 
     Args:
-        queue: The worker's.
+        queue: The worker's queue.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -186,15 +188,15 @@ class Heartbeat:
 
     def _write(self) -> None:
         self._count += 1
-        with suppress(OSError, MemoryError):  # these end a job or its worker elsewhere, and not the heart
+        with suppress(OSError, MemoryError):  # these errors must end a job or its worker, but not the heartbeat
             write(self.file, json.dumps(self._fixed | self.doing | {"beat": self._count}).encode())
 
     def say(self, **doing: Any) -> None:
-        """Set what the next heartbeat says: the job's name, its step, ..."""
+        """Set the contents of the next heartbeat: the job's name, its step, ..."""
         self.doing = doing
 
     def stop(self) -> None:
-        """End, and take the heartbeat away."""
+        """Stop, and remove the heartbeat."""
         self._end.set()
         self._thread.join()
         with suppress(OSError):
@@ -210,7 +212,7 @@ def _read_claim(file: Path, found: re.Match[str]) -> Claim:
 
 
 def write(file: Path, data: bytes, sync: bool = False) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically."""
     with replaced(file) as aside, aside.open("wb") as opened:
         opened.write(data)
         opened.flush()
@@ -219,7 +221,7 @@ def write(file: Path, data: bytes, sync: bool = False) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """Return the object in a file, or None where there is none: it is absent, half written or of another kind."""
+    """Return the object in a file, or None if it is absent, half written or of another type."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -228,7 +230,7 @@ def read_json(file: Path) -> dict[str, Any] | None:
 
 
 def machine() -> str:
-    """Return what tells this machine, since it was started, from others; processes of others cannot be seen."""
+    """Return an identifier of this boot of this machine and of its process namespace."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + _namespace()
     return socket.gethostname()
@@ -241,7 +243,7 @@ def _namespace() -> str:
 
 
 def process(pid: Any) -> str:
-    """Return what tells a process from a later one of the same number: when it began; "gone" if there is none."""
+    """Return a process's start time, which distinguishes it from a later one with the same id; "gone" if it is gone."""
     try:
         after = Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()
         return "gone" if after[0] == "Z" else after[19]
@@ -250,6 +252,6 @@ def process(pid: Any) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return what an exception says, and where it was raised."""
+    """Return an exception's message, and where it was raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} (in {Path(where.filename).name}:{where.lineno})"

@@ -1,4 +1,4 @@
-// All that the script adds: single out encodings in the charts, and copy the command. The page reads without it.
+// Highlights encodings in the charts and copies the command; the page is complete without it.
 (() => {
   const bar = document.getElementById("chips");
   const series = document.querySelectorAll(".series");

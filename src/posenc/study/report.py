@@ -1,4 +1,4 @@
-"""The study's page: one self-contained HTML file that opens offline and reads well without its script."""
+"""The study's report: one self-contained HTML file that works offline and without its script."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .page import asset, write_page
 from .published import CAUSAL_NOTE
 from .scales import shorten, y_range
 
-QUESTION = "What happens to each position encoding past the length it was trained on, and what does it cost?"
+QUESTION = "How does each position encoding perform beyond its trained length, and what does it cost?"
 
 Run = Mapping[str, Any]
 Cells = Sequence[Mapping[str, Any]]
 
 
 def _breakable(name: str) -> Markup:
-    """Return a name, escaped, that a narrow column may break after punctuation where it is long."""
+    """Return a name, escaped; a long one may break after punctuation in a narrow column."""
     if len(name) <= 20:
         return Markup("{}").format(name)
     pieces = re.findall(r"[^.:_/\\-]*[.:_/\\-]*", name)
@@ -35,30 +35,30 @@ def _breakable(name: str) -> Markup:
 
 
 class _Setter:
-    """Sets names of encodings within text: always escaped, always with the encoding's own mark."""
+    """Formats names of encodings within text, always escaped and with the encoding's own mark."""
 
     def __init__(self, marks: Mapping[str, Mark]) -> None:
         self.marks = marks
         short = {name: shorten(name, 30) for name in marks}
         seen = list(short.values())
-        # two names that would look the same stay whole
+        # names whose short forms are equal are not shortened
         self.short = {name: text if seen.count(text) == 1 else name for name, text in short.items()}
 
     def name(self, name: str, undertrained: bool = False, full: bool = False) -> Markup:
-        """Set a name with its swatch; a long one is shortened unless asked for in `full`."""
+        """Format a name with its swatch; a long one is shortened, unless `full`."""
         mark, shown = self.marks[name], name if full else self.short[name]
         return Markup('<span class="enc" title="{}">{}<span>{}{}</span></span>').format(
             name, swatch(mark), _breakable(shown), tables.DAGGER if undertrained else ""
         )
 
     def chip(self, name: str) -> Markup:
-        """Set a name for a button, shortened where it is long."""
+        """Format a name for a button, shortened if it is long."""
         return Markup('<span class="enc" title="{}">{}<span>{}</span></span>').format(
             name, swatch(self.marks[name]), shorten(name, 24)
         )
 
     def parts(self, parts: Sequence[str]) -> Markup:
-        """Set a sentence: names apart, the rest as it is."""
+        """Format a sentence, with names highlighted."""
         return Markup("").join(
             Markup('<b class="nm {}" title="{}">{}</b>').format(
                 self.marks[part].colour, part, _breakable(self.short[part])
@@ -70,7 +70,7 @@ class _Setter:
 
 
 def _text_charts(study: Measures, marks: Mapping[str, Mark], ident: str) -> dict[str, Any]:
-    """Draw the two charts of text and return them with what their captions say."""
+    """Draw the two charts of text and return them with the facts for their captions."""
     by_length = tables.length_lines(study, marks)
     by_position, window = tables.position_lines(study, marks)
     first = round(2 ** min((line.xs[0] for line in by_position), default=0.0))
@@ -85,7 +85,7 @@ def _text_charts(study: Measures, marks: Mapping[str, Mark], ident: str) -> dict
 
 
 def _noise(study: Measures) -> dict[str, str]:
-    """Return the pooled spreads that the section on limits names."""
+    """Return the pooled spreads that the section on limits quotes."""
     return {
         "base": f"{study.noise(study.base):.3f}" if study.sound else "",
         "longest": f"{study.noise(study.longest):.3f}" if study.longest else "",
@@ -97,7 +97,7 @@ def _weak(study: Measures) -> list[str]:
 
 
 def _text_part(run: Run, cells: Cells, study: Measures, marks: Mapping[str, Mark], ident: str) -> dict[str, Any]:
-    """Return what the sections about text show."""
+    """Return the contents of the sections about text."""
     return {
         "findings": form_findings(run, cells, study.size),
         "advice": form_advice(run, cells, study.size),
@@ -108,7 +108,7 @@ def _text_part(run: Run, cells: Cells, study: Measures, marks: Mapping[str, Mark
 
 
 def _task_part(run: Run, study: Measures, marks: Mapping[str, Mark], ident: str) -> dict[str, Any]:
-    """Return what the section of a task shows."""
+    """Return the contents of the section of a task."""
     return {
         "study": study,
         "chart": line_chart(tables.length_chart(study, ident), tables.length_lines(study, marks)),
@@ -119,7 +119,7 @@ def _task_part(run: Run, study: Measures, marks: Mapping[str, Mark], ident: str)
 
 
 def _size_part(run: Run, cells: Cells, size: str, marks: Mapping[str, Mark], ident: str) -> dict[str, Any]:
-    """Return what the page shows of one size."""
+    """Return the page's contents for one size of models."""
     studies = [Measures(run, cells, task, size) for task in tasks_of(run, cells)]
     text = next((study for study in studies if study.task == TEXT), None)
     main = text or studies[0]
@@ -140,7 +140,7 @@ def _size_part(run: Run, cells: Cells, size: str, marks: Mapping[str, Mark], ide
 
 
 def _context(run: Run, cells: Cells) -> dict[str, Any]:
-    """Gather everything the template sets."""
+    """Return all variables of the template."""
     asked = map(str, (run.get("config") or {}).get("encodings") or [])
     marks = assign_marks(dict.fromkeys([*asked, *(str(cell.get("encoding")) for cell in cells)]))
     setter = _Setter(marks)
@@ -171,7 +171,7 @@ def _context(run: Run, cells: Cells) -> dict[str, Any]:
         "name": setter.name,
         "key": lambda name: marks[name].index,
         "chip": setter.chip,
-        "say": setter.parts,
+        "sentence": setter.parts,
         "arxiv": tables.arxiv_link,
         "duration": tables.duration,
     }
@@ -180,8 +180,8 @@ def _context(run: Run, cells: Cells) -> dict[str, Any]:
 def render(run: dict[str, Any], cells: list[dict[str, Any]]) -> str:
     """Return the whole page of a study as one string of HTML.
 
-    Takes a study's `run` and `cells` as saved; cells may be missing, all of them included, and neither is
-    changed. Every name, path and message in them is escaped. The page loads nothing: style, charts, script
-    and the data itself are inline. Raises TypeError or ValueError only for data of the wrong kind.
+    Takes a study's `run` and `cells` as saved and changes neither; any or all cells may be missing. Every name,
+    path and message in them is escaped. The page loads nothing: style, charts, script and data are inline.
+    Raises TypeError or ValueError only for data of the wrong kind.
     """
     return write_page(asset("posenc.study", "report.html.j2"), _context(run, cells), {"run": run, "cells": cells})

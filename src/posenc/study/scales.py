@@ -1,4 +1,4 @@
-"""Lines to draw, and the arithmetic of drawing them: ranges, ticks, and labels that keep apart."""
+"""Lines to draw, and the arithmetic of drawing them: ranges, ticks, and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import quantiles
 
 from .marks import Mark
 
-GUESSING = 8.0  # bits per byte of a uniform guess; nothing above it deserves room on an axis
+GUESSING = 8.0  # bits per byte of a uniform guess; an axis need not reach above it
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ def _third_quartile(values: Sequence[float]) -> float:
 
 
 def y_range(lines: Sequence[Line]) -> tuple[float, float, bool]:
-    """Return the y axis' low and high end, and whether anything lies above it.
+    """Return the y axis' low and high end, and whether a line lies above it.
 
     The high end follows the third quartile of the lines' first and last values and is never above a uniform
-    guess (unless every line is): lines that explode are drawn out of the top and do not flatten the others.
+    guess (unless every line is), so that lines that explode leave at the top and do not flatten the others.
     """
     values = [y for line in lines for y in line.ys]
     values += [v for line in lines for span in line.ranges for v in span]
@@ -48,7 +48,7 @@ def y_range(lines: Sequence[Line]) -> tuple[float, float, bool]:
     clipped = high > cap + 0.15 * (cap - low)
     top = cap if clipped else max(high, low + 0.1)
     pad = 0.04 * (top - low)
-    # below the lowest line there is room for the words that stand at the foot of the plot
+    # room below the lowest line for the label at the bottom of the plot
     return max(low - 2.2 * pad, 0.0), top if clipped else top + pad, clipped
 
 
@@ -62,10 +62,10 @@ def y_ticks(low: float, high: float) -> list[float]:
 
 
 def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move labels apart as little as possible (least squares), keeping their order and staying in range.
+    """Move labels apart as little as possible (least squares), in their order and within the range.
 
-    `wanted` must be sorted. Labels that would come closer than `gap` are pooled and centred on their mean
-    place; if they do not fit into the range at all they are spaced evenly over it.
+    `wanted` must be sorted. Labels closer than `gap` are pooled and centred on their mean place; labels that do not
+    fit into the range at all are spaced evenly over it.
     """
     count = len(wanted)
     if count > 1 and (count - 1) * gap > high - low:
@@ -83,7 +83,7 @@ def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) 
 
 
 def shorten(name: str, letters: int) -> str:
-    """Return the name, or its two ends around an ellipsis where it is longer than `letters`."""
+    """Return the name, or its two ends around an ellipsis if it is longer than `letters`."""
     if len(name) <= letters:
         return name
     tail = max(letters // 3, 1)

@@ -1,4 +1,4 @@
-"""Running the cells of a study within a budget of time, with whatever engine does them."""
+"""Running the cells of a study within a time budget, on any engine."""
 
 import os
 import statistics
@@ -17,20 +17,20 @@ from posenc.study.plan import Estimate, Kind, kind
 from posenc.study.queue import Queue, read_json
 from posenc.study.store import Store, room
 
-LOOK_S, MOST_LOOK_S = 0.2, 10.0  # between two looks at what the workers did
-LOOKING = 0.005  # of the time is spent looking, where a look takes long
+LOOK_S, MOST_LOOK_S = 0.2, 10.0  # between two checks for results
+LOOKING = 0.005  # at most this share of the time is spent on checks
 
 
 class Schedule:
-    """The cells of a study that are not finished, and the engine that works on them.
+    """The unfinished cells of a study, and the engine that runs them.
 
     Args:
         config: The study.
-        store: Its directory.
-        board: Hears of everything.
-        engine: Does the jobs.
-        steps: Of every cell, where they are given or a run that is resumed has set them; else None.
-        callbacks: Hear of every cell that this run finishes, by name.
+        store: The study's directory.
+        board: Displays progress.
+        engine: Runs the jobs.
+        steps: Steps per cell, if given or set by an interrupted run; else None.
+        callbacks: Called with every cell that this run finishes, by name.
     """
 
     def __init__(
@@ -46,24 +46,24 @@ class Schedule:
         self.config, self.store, self.board, self.engine, self.steps = config, store, board, engine, steps
         self.queue = Queue(store.path)
         with room(store.path):
-            self.queue.reclaim()  # killed with the earlier run, which is no fault of these cells
+            self.queue.reclaim()  # jobs killed with an earlier run did not fail
             self.queue.clear(failed=True)
         self.results = store.results(config.cells())
         self.problems: list[dict[str, Any]] = []
         self.estimates: dict[Kind, Estimate] = {}
         self.plan: dict[str, Any] = {"cells": [], "seconds": 0.0, "workers": engine.workers}
-        self.slower: list[float] = []  # measured over planned, for each cell that ended
+        self.slower: list[float] = []  # measured over planned time, for each finished cell
         done = {result_cell(r) for r in self.results}
         for result in self.results:
             self.estimates[kind(result_cell(result))] = _measured(result)
         self.todo = [cell for cell in config.cells() if cell not in done]
-        self._started, self._ended = False, set[str]()  # the names of the cells that ended in this run
+        self._started, self._ended = False, set[str]()  # names of the cells that ended in this run
 
     def time_first_steps(self, gone_s: float) -> int:
-        """Time a few steps of each kind of cell, plan, and return the steps of a cell.
+        """Time a few steps of each kind of cell, make the plan, and return the steps per cell.
 
         Args:
-            gone_s: Of the budget, when this is called.
+            gone_s: Seconds of the budget used before this call.
 
         Raises:
             ValueError: The budget is too small for one step of each cell.
@@ -75,7 +75,7 @@ class Schedule:
         failed = {kind(cell) for cell in unknown.values()} - self.estimates.keys()
         self.todo = [cell for cell in self.todo if kind(cell) not in failed]
         if self.steps is None and not self.todo:
-            self.steps = 1  # of no cell
+            self.steps = 1  # unused: no cell is left
         if self.steps is None:
             gone_s += time.monotonic() - begin
             budget_s = self.config.budget_s or 0.0
@@ -84,22 +84,22 @@ class Schedule:
         return self.steps
 
     def fill(self) -> None:
-        """Put every cell that is not finished into the queue, in the order of the plan."""
+        """Put every unfinished cell into the queue, in the order of the plan."""
         assert self.steps is not None
         order = {row["name"]: i for i, row in enumerate(self.plan["cells"])}
         self._put((cell, self.steps) for cell in sorted(self.todo, key=lambda cell: order.get(cell.name, 0)))
 
     def run(self) -> None:
-        """Run every cell that is not finished."""
+        """Run every unfinished cell."""
         self.fill()
         self._watch({cell.name: cell for cell in self.todo}, timing=False)
 
     def stop(self) -> None:
-        """End the engine; what it had not finished is to be done again."""
+        """Stop the engine; its unfinished jobs return to the queue."""
         self.engine.stop()
 
     def left(self) -> float | None:
-        """Return the seconds until all is done, or None while nothing is known."""
+        """Return the estimated seconds until all cells are done, or None before the plan is made."""
         if not self.plan["cells"]:
             return None
         rest: list[float] = [row["seconds"] for row in self.plan["cells"] if row["name"] not in self._ended]
@@ -109,7 +109,7 @@ class Schedule:
         return max(0.0, slower * (plan.makespan(rest, self.engine.workers) - mean * going / self.engine.workers))
 
     def _put(self, jobs: Iterable[tuple[Cell, int]]) -> None:
-        """Queue jobs, but for those that a worker is on from an earlier run."""
+        """Queue jobs, except those that a worker of an earlier run is still running."""
         self.queue.clear()
         claimed = self.queue.claimed()
         with room(self.store.path):
@@ -118,7 +118,7 @@ class Schedule:
                     self.queue.put(order, _job(cell, steps), cell._asdict() | {"steps": steps})
 
     def _watch(self, waiting: dict[str, Cell], *, timing: bool) -> None:
-        """Look after the engine until every job ended, in one way or the other."""
+        """Poll the engine until every job has finished or failed."""
         if waiting and not self._started:
             self.engine.start(self.store.path)
             self._started = True
@@ -129,11 +129,11 @@ class Schedule:
             time.sleep(min(max(LOOK_S, (time.monotonic() - begin) / LOOKING), MOST_LOOK_S))
 
     def look(self, waiting: dict[str, Cell], *, timing: bool) -> None:
-        """Take the jobs that ended out of those that are waited for, and redraw the board.
+        """Remove the jobs that ended from `waiting`, and redraw the board.
 
         Args:
-            waiting: The cells of the jobs, by name.
-            timing: Whether the jobs time cells.
+            waiting: The cells of the awaited jobs, by name.
+            timing: Whether the jobs are timings of cells.
         """
         folder, failed = self.store.path / ("timings" if timing else "cells"), self.store.path / "failed"
         for name in waiting.keys() & {entry.removesuffix(".json") for entry in os.listdir(folder)}:
@@ -141,12 +141,12 @@ class Schedule:
                 del waiting[name]
         for name in waiting.keys() & {entry.removesuffix(".json") for entry in os.listdir(failed)}:
             problem = read_json(failed / f"{name}.json") or {}
-            message = str(problem.get("message") or f"failed/{name}.json should say why, and cannot be read")
+            message = str(problem.get("message") or f"the reason is unknown, because failed/{name}.json cannot be read")
             self._fail(waiting.pop(name), message, every_seed=timing)
         self.board.draw(self.results, self._running, self.left)
 
     def _collect(self, cell: Cell, *, timing: bool) -> bool:
-        """Read a job's result if it is there."""
+        """Read a job's result, if there is one."""
         if timing:
             timed = read_json(self.store.path / "timings" / f"{_job(cell, 0)}.json") or {}
             with suppress(KeyError):
@@ -163,7 +163,7 @@ class Schedule:
         return bool(found)
 
     def _fail(self, cell: Cell, message: str, *, every_seed: bool) -> None:
-        """Note what failed; what fails in its first steps is given up with all its seeds."""
+        """Record a failed cell; one that fails during timing is given up with all its seeds."""
         failed = [c for c in self.todo if kind(c) == kind(cell)] if every_seed else [cell]
         self.problems += [{**c._asdict(), "name": c.name, "message": message} for c in failed]
         self._ended |= {c.name for c in failed}
@@ -183,7 +183,7 @@ def result_cell(result: dict[str, Any]) -> Cell:
 
 
 def _job(cell: Cell, steps: int) -> str:
-    """Return the name of a job; one that times a cell has another than the cell itself."""
+    """Return the name of a job; timings of a cell have a suffix."""
     return cell.name if steps else f"{cell.name}.timing"
 
 

@@ -1,4 +1,4 @@
-"""Loss and tasks side by side, the tables of a task, and which of a study's cells are missing."""
+"""The table of text and tasks side by side, the tables of a task, and a study's missing cells."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .measures import TEXT, Measures, sizes_of, task_fact, tasks_of, with_spread
 from .tables import DAGGER, NONE, Row, arxiv_link
 
 Cells = Sequence[Mapping[str, Any]]
-Shown = tuple[str, str]  # what a table says, and its class: all seeds solve a length, none does, or neither
+Shown = tuple[str, str]  # a table cell's text, and its class: "all" seeds solve a length, "no" seed does, or ""
 
 
 def shown(study: Measures, name: str, length: int) -> Shown:
-    """Set the loss of an encoding at a length, or its exact match with the seeds that solve it: "0.98 · 3/3"."""
+    """Format the loss of an encoding at a length, or its exact match with the seeds that solve it: "0.98 · 3/3"."""
     encoding = study.encodings.get(name)
     stat = encoding.by_length.get(length) if encoding else None
     if stat is None:
@@ -27,7 +27,7 @@ def shown(study: Measures, name: str, length: int) -> Shown:
 
 
 def side_by_side(studies: Sequence[Measures], names: Sequence[str]) -> Row:
-    """Return the heads and rows of the table of all tasks: each at the trained and at the longest length."""
+    """Return the headings and rows of the table of all tasks, each at the trained and at the longest length."""
     columns = [(study, n) for study in studies for n in dict.fromkeys((study.base, *study.lengths[-1:]))]
     heads = [
         (study.task, [(n, study.times(n) if n != study.base else "trained") for of, n in columns if of is study])
@@ -38,7 +38,7 @@ def side_by_side(studies: Sequence[Measures], names: Sequence[str]) -> Row:
 
 
 def _probes(run: Mapping[str, Any], study: Measures) -> dict[str, Measures]:
-    """Return what was measured on the probes of a task, by the probe's label."""
+    """Return the measures on the probes of a task, by the probe's label."""
     cells = [cell for e in study.encodings.values() for cell in e.cells]
     labels = dict.fromkeys(str(label) for cell in cells for label in cell.get("probes") or {})
     return {
@@ -60,14 +60,14 @@ def solved_rows(run: Mapping[str, Any], study: Measures) -> list[tuple[str, str,
 
 
 def source(run: Mapping[str, Any], study: Measures) -> Row:
-    """Return what is known of a task: its format, what a length counts, and where it comes from."""
+    """Return the facts of a task: its format, the unit of a length, and its source."""
     card = task_fact(run, "tasks", study.task)
     words = {key: str(card.get(key) or "") for key in ("format", "length", "paper")}
     return words | {"arxiv": arxiv_link(card.get("arxiv"))}
 
 
 def missing_cells(run: Mapping[str, Any], cells: Cells) -> tuple[int, list[tuple[str, dict[str, list[str]]]]]:
-    """Return how many cells were asked for, and the encodings that lack some, with seeds by task."""
+    """Return how many cells were planned, and the encodings with missing cells, with seeds by task."""
     config, tasks, sizes = run.get("config") or {}, tasks_of(run, cells), sizes_of(run, cells)
 
     def key(cell: Mapping[str, Any]) -> tuple[str, str, str, Any]:
@@ -82,16 +82,16 @@ def missing_cells(run: Mapping[str, Any], cells: Cells) -> tuple[int, list[tuple
         product(map(str, config.get("encodings") or []), tasks, sizes, config.get("seeds") or [])
     )
     have = {key(cell) for cell in cells}
-    lacking: dict[str, dict[str, list[str]]] = {}
+    absent: dict[str, dict[str, list[str]]] = {}
     for name, task, size, seed in asked:
         if (name, task, size, seed) not in have:
             place = " ".join(word for word, many in ((task, len(tasks) > 1), (size, len(sizes) > 1)) if many)
-            lacking.setdefault(name, {}).setdefault(place, []).append(str(seed))
-    return len(asked), list(lacking.items())
+            absent.setdefault(name, {}).setdefault(place, []).append(str(seed))
+    return len(asked), list(absent.items())
 
 
 def in_words(places: Mapping[str, Sequence[str]]) -> str:
-    """Return tasks with the seeds that are missing, as in "copy seeds 0, 1; text seed 1"."""
+    """Return tasks with their missing seeds, as in "copy seeds 0, 1; text seed 1"."""
     return "; ".join(
         f"{place} {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}".strip()
         for place, seeds in places.items()

@@ -1,4 +1,4 @@
-"""How far a study is, from its directory alone, whether or not a process works on it."""
+"""A study's progress, read only from its directory, whether or not a process works on it."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,16 +16,16 @@ from posenc.study.measures import number
 from posenc.study.tables import duration
 from posenc.verify.sentences import printable
 
-_MOST = 100_000  # cells of a configuration that are counted
+_MOST = 100_000  # limit of cells counted from a configuration
 _CELL = "{encoding} {task} {size} s{seed}"
 
 
 def status(path: str | Path) -> dict[str, Any]:
-    """Return how far a study is, as plain JSON values.
+    """Return a study's progress as plain JSON values.
 
     `cells`, `done` and `waiting` are counts. `running` has a cell's name, worker, step, steps and seen_s, the seconds
-    since its heartbeat; `failed` a cell and its message; `unreadable` counts the files that hold no result;
-    `matrix` is [done, planned] by task and encoding. `gone_s` and `left_s` are seconds, or None if nothing says them.
+    since its heartbeat; `failed` a cell and its message; `unreadable` counts the files without a result;
+    `matrix` is [done, planned] by task and encoding. `gone_s` and `left_s` are seconds, or None if unknown.
 
     Raises:
         ValueError: The path is no study's directory.
@@ -59,10 +59,10 @@ def status(path: str | Path) -> dict[str, Any]:
 
 
 def print_status(found: Mapping[str, Any], console: Console) -> None:
-    """Print what `status` returns."""
+    """Print the result of `status`."""
     counts = f"{len(found['running'])} running, {found['waiting']} waiting, {len(found['failed'])} failed"
     head = f"{printable(found['status'])}: {found['done']} of {found['cells']} cells done, {counts}"
-    head += "" if found["gone_s"] is None else f"; {duration(found['gone_s'])} gone"
+    head += "" if found["gone_s"] is None else f"; {duration(found['gone_s'])} elapsed"
     head += "" if found["left_s"] is None else f", about {duration(found['left_s'])} left"
     table = Table("encoding", box=None, pad_edge=False)
     for task in found["matrix"]:
@@ -82,7 +82,7 @@ def print_status(found: Mapping[str, Any], console: Console) -> None:
 
 
 def _asked(run: Mapping[str, Any]) -> dict[Key, dict[str, Any]]:
-    """Return every cell of a configuration; a plan lacks those that were done before it, or that were not timed."""
+    """Return every cell of a configuration; a plan lacks those that were done before, or not timed."""
     config = object_of(run, "config")
     parts = [part if isinstance(part := config.get(f"{name}s"), list) else [None] for name in KEY]
     asked = (zip(KEY, values, strict=True) for values in islice(product(*parts), _MOST))
@@ -90,7 +90,7 @@ def _asked(run: Mapping[str, Any]) -> dict[Key, dict[str, Any]]:
 
 
 def _cells(found: Any) -> dict[Key, dict[str, Any]]:
-    """Return those of several objects that name a cell, by it."""
+    """Return the objects that identify a cell, by its key."""
     cells = {}
     for item in found if isinstance(found, Iterable) else ():
         with suppress(ValueError, TypeError):
@@ -105,7 +105,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _claims(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield the cells that a worker is on: claims/ORDER~DEATHS~NAME~WORKER and the heartbeat workers/WORKER.json."""
+    """Yield the running cells, from claims/ORDER~DEATHS~NAME~WORKER and the heartbeats workers/WORKER.json."""
     for path in _files(directory / "claims"):
         _, _, name, worker = ("~~~" + path.name).split("~")[-4:]
         file, seen = directory / "workers" / f"{worker}.json", None
@@ -119,7 +119,7 @@ def _claims(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def _share(claim: Mapping[str, Any]) -> float:
-    """Return the share of its steps that a worker has done."""
+    """Return the share of its steps that a running cell has done."""
     return min(max((claim["step"] or 0) / (claim["steps"] or 1), 0.0), 1.0)
 
 
@@ -133,7 +133,7 @@ def _matrix(cells: Iterable[Key], done: set[Key]) -> dict[str, dict[str, list[in
 
 
 def _gone(directory: Path, run: Mapping[str, Any], seen: float) -> float | None:
-    """Return the seconds of work so far: those of run.json, and those from it to the last sign of a worker."""
+    """Return the seconds of work so far: those in run.json, and those from then to the last sign of a worker."""
     elapsed = number(run.get("elapsed_s"))
     if elapsed is None or run.get("status") == "complete":
         return elapsed
@@ -141,7 +141,7 @@ def _gone(directory: Path, run: Mapping[str, Any], seen: float) -> float | None:
 
 
 def _left(cells: Sequence[tuple[Mapping[str, Any], float]], run: Mapping[str, Any]) -> float | None:
-    """Return the planned seconds of cells, each with the share of it that is left, over the number of workers."""
+    """Return the planned seconds of cells, each times its remaining share, divided by the number of workers."""
     seconds = [number(cell.get("seconds")) for cell, _ in cells]
     if None in seconds:
         return None

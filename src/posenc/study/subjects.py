@@ -1,4 +1,4 @@
-"""What the cells of a study are trained on and tested with: a text, or a task's lines."""
+"""The training and test data of cells: a text, or a task's lines."""
 
 import math
 from typing import Any, Protocol
@@ -13,31 +13,31 @@ from posenc.study import tasks
 from posenc.study.config import TEXT, Cell, Config
 from posenc.study.text import Text
 
-# Never marked undertrained: what they lack at the trained length is position, not steps.
+# Never marked undertrained: at the trained length they lack positions, not training.
 EXCUSED = ("nope", "binary")
-# Asked for more than the others: on the built-in text 2.6 bits per byte instead of 3.2.
+# With a stricter limit: on the built-in text 2.6 bits per byte instead of 3.2.
 DEMANDING = {"rope": 2.6 / 3.2}
-LEARNED = 0.9  # of lines at the longest trained length, without an error
-TEST_SEED = 2**31 - 1  # no seed of a study
-TOGETHER = 4096  # tokens that a test reads at a time
+LEARNED = 0.9  # required share of lines without an error at the longest trained length
+TEST_SEED = 2**31 - 1  # different from every seed of a study
+TOGETHER = 4096  # tokens per forward pass of a test
 Batch = tuple[Int64[Tensor, "n seq"], Int64[Tensor, "n seq"], Int64[Tensor, "n seq"] | None]
 
 
 class Subject(Protocol):
-    """What a model is trained on: tokens, targets (-100 where nothing is asked) and positions, and how it is tested."""
+    """A source of training batches (tokens, targets with -100 where ignored, and positions) and of tests."""
 
     vocab_size: int
     max_len: int
     original_max_len: int
 
     def batch(self, random: Generator) -> Batch:
-        """Draw what one training step reads."""
+        """Draw the batch of one training step."""
 
     def test(self, model: LanguageModel, device: torch.device, *, share: float = 1.0) -> dict[str, Any]:
-        """Return what goes into a result; with a share, of so many of the tests."""
+        """Return the test results of a cell; `share` runs only that share of the tests."""
 
     def undertrained(self, cell: Cell, result: dict[str, Any]) -> bool:
-        """Say whether a cell has not learned enough at the trained length to be compared."""
+        """Return whether a cell has learned too little at the trained length to be compared."""
 
 
 def find(config: Config, label: str, text: Text | None) -> Subject:
@@ -49,11 +49,11 @@ def find(config: Config, label: str, text: Text | None) -> Subject:
 
 
 class Reading:
-    """Text, read byte by byte: the loss at every length of context, on the same bytes.
+    """Text as bytes: the loss at every length of context, on the same bytes.
 
     Args:
         config: The study.
-        text: Split into a part to train on and a part to test on.
+        text: The text; its end is held out for tests.
     """
 
     def __init__(self, config: Config, text: Text) -> None:
@@ -96,9 +96,9 @@ class Reading:
     ) -> Float[Tensor, "windows last"]:
         """Return bits per byte for each window and each of its last bytes.
 
-        Windows end at the same bytes whatever the context, so that a longer one only adds past.
+        Windows end at the same bytes for every context, so a longer context only adds earlier bytes.
         """
-        # no byte is a target twice, even where the text is short
+        # no byte is a target twice, even in a short text
         room = (len(self.held_out) - self.max_len) // self.config.target_bytes
         windows = max(2, min(math.ceil(self.config.windows * share), room))
         ends = torch.linspace(self.max_len, len(self.held_out) - 1, windows).long()
@@ -111,17 +111,17 @@ class Reading:
         return torch.cat(found)
 
     def undertrained(self, cell: Cell, result: dict[str, Any]) -> bool:
-        """Say whether the loss at the trained length is above what the text demands, or is no number."""
+        """Return whether the loss at the trained length is above the text's limit, or is not a number."""
         trained = result["bits_by_length"][str(self.config.train_len)]
         return cell.encoding not in EXCUSED and not trained <= self.limit * DEMANDING.get(cell.encoding, 1.0)
 
 
 class Solving:
-    """Lines of a task: the share without an error at every length.
+    """Lines of a task: the share of lines without an error at every length.
 
     Args:
         config: The study.
-        label: Of the task, with its format and its position stream.
+        label: The task's label, with its format and its position stream.
     """
 
     def __init__(self, config: Config, label: str) -> None:
@@ -139,7 +139,7 @@ class Solving:
         return lines.tokens, lines.targets, lines.streams[self.stream]
 
     def test(self, model: LanguageModel, device: torch.device, *, share: float = 1.0) -> dict[str, Any]:
-        """Return the share of lines without an error and of right symbols by length, of this task and its probes."""
+        """Return the shares of lines without an error and of correct symbols by length, for the task and its probes."""
         n = math.ceil(self.config.lines * share)
         found = self._scores(model, device, self.task, n)
         probes = {name: self._scores(model, device, tasks.find(name), n) for name in self.task.probes}
@@ -164,6 +164,6 @@ class Solving:
         return {"exact_by_length": exact, "right_by_length": right}
 
     def undertrained(self, cell: Cell, result: dict[str, Any]) -> bool:
-        """Say whether too few lines of the longest trained length are without an error."""
+        """Return whether too few lines of the longest trained length are without an error."""
         longest = max((n for n in self.tested if n <= max(self.trained)), default=self.tested[0])
         return not result["exact_by_length"][str(longest)] >= LEARNED

@@ -1,4 +1,4 @@
-"""Rows, lines and words of the report's page, ready to be set; no layout here."""
+"""Rows, lines and texts of the report, without layout."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def length_lines(study: Measures, marks: Mapping[str, Mark]) -> list[Line]:
             mark=marks[e.name],
             xs=tuple(_log2(length) for length in e.by_length),
             ys=tuple(stat.mean for stat in e.by_length.values()),
-            # lines of a task are solved or not: whiskers would hide on which side of the gap the seeds are
+            # seeds solve a task or fail, and whiskers would hide how many do which
             ranges=tuple((min(s.values), max(s.values)) for s in e.by_length.values()) if study.task == TEXT else (),
             seeds=tuple(stat.values for stat in e.by_length.values()),
             note=DAGGER if e.undertrained else "",
@@ -82,7 +82,7 @@ def position_lines(study: Measures, marks: Mapping[str, Mark]) -> tuple[list[Lin
         if not bins:
             continue
         window = max(window, round(max(high for _, high in bins)))
-        # a bin stands at the middle of its span on the log axis; the first has no lower end there
+        # a bin is drawn at the middle of its span on the log axis, where the first has no lower end
         middle = [_log2(math.sqrt(max(low, high / 2) * high)) for low, high in bins]
         means = tuple(sum(values) / len(values) for values in bins.values())
         note = DAGGER if e.undertrained else ""
@@ -91,7 +91,7 @@ def position_lines(study: Measures, marks: Mapping[str, Mark]) -> tuple[list[Lin
 
 
 def length_chart(study: Measures, ident: str) -> Chart:
-    """Return the words and ticks of the chart of loss, or of exact match, by test length."""
+    """Return the texts and ticks of the chart of loss, or of exact match, by test length."""
     ticks = tuple((_log2(n), f"{n:,}" if n >= 10_000 else str(n), study.times(n)) for n in study.lengths)
     boundary, past = _log2(study.base) if study.base else None, ("past the trained length", "past trained")
     lengths = ", ".join(map(str, study.lengths))
@@ -109,12 +109,12 @@ def length_chart(study: Measures, ident: str) -> Chart:
         past,
         "Share of lines without an error, higher is better",
         "of lines exact",
-        (-0.08, 1.03),  # room for the words at the foot, and for markers at both ends
+        (-0.08, 1.03),  # room for the label at the bottom, and for markers at both ends
     )
 
 
 def position_chart(study: Measures, ident: str, window: int, first: int) -> Chart:
-    """Return the words and ticks of the chart of loss by position within the longest window."""
+    """Return the texts and ticks of the chart of loss by position within the longest window."""
     exponents = range(max(round(_log2(first)), 0), round(_log2(window)) + 1) if window else range(0)
     every = 1 if len(exponents) <= 8 else 2
     ticks = tuple((float(k), str(2**k), "") for k in exponents if (len(exponents) - 1 - k) % every == 0)
@@ -130,12 +130,12 @@ def position_chart(study: Measures, ident: str, window: int, first: int) -> Char
 
 
 def card_of(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the card of an encoding; an empty one where the run has none."""
+    """Return the card of an encoding, or an empty one if the run has none."""
     return (run.get("cards") or {}).get(name) or {}
 
 
 def arxiv_link(ident: object) -> Markup:
-    """Return an arXiv id as text, linked where it has the form of one."""
+    """Return an arXiv id as text, with a link if it is well-formed."""
     text = str(ident or "")
     if _ARXIV.fullmatch(text):
         return Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>').format(text)
@@ -143,7 +143,7 @@ def arxiv_link(ident: object) -> Markup:
 
 
 def method_rows(run: Mapping[str, Any], study: Measures, marks: Mapping[str, Mark]) -> list[Row]:
-    """Return one row per encoding asked for: its card, and its extrapolation as measured."""
+    """Return one row per encoding: its card, and its measured extrapolation."""
     low, high, _ = y_range(length_lines(study, marks))
     spans = [_log2(n) for n in study.lengths] or [0.0]
     width = (spans[-1] - spans[0]) or 1.0
@@ -206,7 +206,7 @@ def cost_rows(study: Measures, marks: Mapping[str, Mark]) -> list[Row]:
 
 
 def raw_rows(study: Measures) -> list[Row]:
-    """Return one row per cell with every number it holds."""
+    """Return one row per cell with all its numbers."""
 
     def shown(cell: Mapping[str, Any], key: str, digits: int) -> str:
         value = number(cell.get(key))
@@ -239,7 +239,7 @@ def raw_rows(study: Measures) -> list[Row]:
 
 
 def facts(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], expected: int) -> list[str]:
-    """Return the pieces of the line of facts below the title; what is not known is left out."""
+    """Return the pieces of the line of facts below the title, without unknown ones."""
     config, text = run.get("config") or {}, run.get("text") or {}
     size, planned = number(text.get("bytes")), number(config.get("steps"))
     tasks, base = tasks_of(run, cells), number(config.get("train_len"))
@@ -260,7 +260,7 @@ def facts(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], expected: 
 
 
 def length_table(study: Measures) -> list[tuple[str, list[str]]]:
-    """Return mean ± half range by length per encoding: the chart's numbers for readers of tables."""
+    """Return mean ± half the range by length per encoding: the chart's numbers as a table."""
     return [
         (e.name, [with_spread(e.by_length[n]) if n in e.by_length else NONE for n in study.lengths])
         for e in study.encodings.values()

@@ -1,4 +1,4 @@
-"""What works on a study's cells: one process after another of the same kind, on this machine or any other."""
+"""Workers, the processes that run a study's cells, on this machine or others."""
 
 import hashlib
 import json
@@ -25,18 +25,18 @@ from posenc.study.config import Cell, Config
 from posenc.study.queue import NO_ROOM, Claim, Heartbeat, Queue, describe, read_json, write
 from posenc.study.text import Text
 
-LOOK_S = 0.1  # between two looks at an empty queue
-RECLAIM_S = 1.0  # between two looks for workers that are gone
+LOOK_S = 0.1  # between two checks of an empty queue
+RECLAIM_S = 1.0  # between two checks for dead workers
 Report = Callable[[dict[str, float]], None]
 
 
 class Bench:
-    """Does jobs: what it needs is read once.
+    """Runs jobs; reads their data once.
 
     Args:
         config: The study.
         text: Its text, or None if it has none.
-        device: To train on.
+        device: The device of the training.
     """
 
     def __init__(self, config: Config, text: Text | None, device: str | torch.device) -> None:
@@ -44,7 +44,7 @@ class Bench:
         self._subjects: dict[str, subjects.Subject] = {}
 
     def do(self, job: dict[str, Any], report: Report) -> dict[str, bytes]:
-        """Return the files that a job makes: those of a finished cell, or how long its steps and tests take."""
+        """Return the files of a job: those of a finished cell, or the times of its steps and tests."""
         this = Cell(*(job[part] for part in Cell._fields))
         subject = self._subjects.setdefault(this.task, subjects.find(self.config, this.task, self.text))
         if job["steps"] == 0:
@@ -59,20 +59,20 @@ class Bench:
 
 
 class Directory:
-    """A study's directory, as a worker sees it.
+    """A study's directory, for a worker.
 
     Args:
         path: The directory.
 
     Raises:
-        ValueError: It holds no study.
+        ValueError: The directory holds no study.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         run = read_json(path / "run.json") or {}
         if not isinstance(run.get("config"), dict):
-            raise ValueError(f"study: {path} holds no study; make one with posenc study --out {path} --workers 0.")
+            raise ValueError(f"study: {path} holds no study. Make one with posenc study --out {path} --workers 0.")
         self.run = run
 
     @cached_property
@@ -88,18 +88,20 @@ class Directory:
             return None
         data = file.read_bytes() if file.exists() else b""
         if hashlib.sha256(data).hexdigest() != facts["sha256"]:
-            raise ValueError(f"study: {file} is not the text of this study; its posenc study writes it anew.")
+            raise ValueError(
+                f"study: {file} is not the text of this study. Repeat its posenc study command to write it again."
+            )
         return Text(facts["name"], data, "")
 
     def is_done(self, name: str) -> bool:
-        """Whether a job's result is there, whole, and this cell's."""
+        """Return whether a job has a complete result that belongs to this cell."""
         found = read_json(self.path / "cells" / name / "result.json") or {}
         with suppress(KeyError, TypeError, AttributeError):
             return Cell(*(found[part] for part in Cell._fields)).name == name
         return False
 
     def add(self, name: str, worker: str, files: dict[str, bytes]) -> None:
-        """Write a job's files; they appear together, by one rename, and what is there already stays."""
+        """Write a job's files, all by one rename; an existing result is kept."""
         if "timing.json" in files:
             write(self.path / "timings" / f"{name}.json", files["timing.json"])
             return
@@ -112,26 +114,26 @@ class Directory:
             with suppress(OSError):
                 aside.rename(target)
                 return
-            if aside.exists() and not self.is_done(name):  # half a cell is in the way, from a copy that was cut off
+            if aside.exists() and not self.is_done(name):  # an incomplete cell exists, such as from an interrupted copy
                 shutil.rmtree(target, ignore_errors=True)
                 aside.rename(target)
         except OSError:
-            if not self.is_done(name):  # else another worker took this one for dead, and was first
+            if not self.is_done(name):  # otherwise another worker took this one for dead and was first
                 raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
 
 def work(path: Path, device: str = "", *, stay: bool = False, say: Callable[[str], None] = lambda _: None) -> bool:
-    """Take jobs from a study's directory until none is left, with one thread; return whether all could be written.
+    """Run jobs from a study's directory until none is left, with one thread; return whether all could be written.
 
-    Processes that torchrun started do each job together, and the first of them takes it.
+    Processes of torchrun run each job together, and the first of them takes it from the queue.
 
     Args:
         path: The directory.
-        device: To train on; a GPU if left out and there is one.
-        stay: Go on waiting for jobs when none is left.
-        say: Hears a line about every job.
+        device: The device of the training; by default a GPU if there is one.
+        stay: Wait for more jobs when none is left.
+        say: Called with a line about every job.
 
     Raises:
         ValueError: The directory holds no study, or cannot be read or written any more.
@@ -163,7 +165,7 @@ def _work(directory: Directory, do: sharded.Do, *, stay: bool, say: Callable[[st
             if claim is not None:
                 _do(claim, queue, directory, do, heart, say)
                 continue
-            if not stay and time.monotonic() - looked > RECLAIM_S:  # where there is a parent, it looks
+            if not stay and time.monotonic() - looked > RECLAIM_S:  # a parent process would do this itself
                 queue.reclaim()
                 looked = time.monotonic()
                 if not queue.waits() and not queue.claimed():
@@ -171,8 +173,8 @@ def _work(directory: Directory, do: sharded.Do, *, stay: bool, say: Callable[[st
             time.sleep(LOOK_S)
     except OSError as error:
         if error.errno not in NO_ROOM:
-            raise ValueError(f"study: cannot go on in {path}: {error}. Give the same command again.") from error
-        say(f"{path}: {error.strerror}; make room, and give the same command again")
+            raise ValueError(f"study: cannot continue in {path}: {error}. Repeat the command.") from error
+        say(f"{path}: {error.strerror}; free some space, and repeat the command")
         return False
     finally:
         heart.stop()
@@ -181,7 +183,7 @@ def _work(directory: Directory, do: sharded.Do, *, stay: bool, say: Callable[[st
 def _do(
     claim: Claim, queue: Queue, directory: Directory, do: sharded.Do, heart: Heartbeat, say: Callable[[str], None]
 ) -> None:
-    """Do one job, or note why it failed; what else is raised is the worker's end, and not the job's."""
+    """Run one job, or record why it failed; any other exception ends the worker."""
     try:
         message = _try(claim, queue, directory, do, heart)
         if message:
@@ -197,10 +199,10 @@ def _do(
 
 
 def _try(claim: Claim, queue: Queue, directory: Directory, do: sharded.Do, heart: Heartbeat) -> str:
-    """Do one job that is not done; return why it failed, or nothing.
+    """Run one job, unless it is done; return why it failed, or an empty string.
 
     Raises:
-        OSError: No room is left for its result.
+        OSError: No space is left for its result.
     """
     try:
         if not directory.is_done(claim.name):
@@ -217,10 +219,10 @@ def _try(claim: Claim, queue: Queue, directory: Directory, do: sharded.Do, heart
 
 
 def serve(path: Path, device: str, search: list[str]) -> None:
-    """Work in a process of this machine until its parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    """Work as a child process until the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    sys.path[:] = search  # a user's own class is importable here as it was there
+    sys.path[:] = search  # so that a user's class can be imported here
     if not work(path, device, stay=True):
         sys.exit(NO_ROOM[0])
 

@@ -1,4 +1,4 @@
-"""Say what an implementation of a position encoding computes, what it should, and what explains the difference."""
+"""Report what an implementation of a position encoding computes, what is right, and which fault explains it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,20 +40,20 @@ FAMILIES = {convention: module for module, names in _MODULES.items() for convent
 
 
 def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = None) -> Report:
-    """Compare an implementation with what it should be, by calling it and nothing else.
+    """Compare an implementation with its definition, only by calling it.
 
     Args:
-        subject: What `build()` of a file returns: a callable, a module, or a tuple of them, as the convention says.
-        convention: How it is called: one of `FAMILIES`.
-        spec: What it should be, in words such as encoding, head_dim, base, layout, config.
+        subject: The object that `build()` of a file returns: a callable, a module, or a tuple of them.
+        convention: How to call it: one of `FAMILIES`.
+        spec: What it should compute, in words such as encoding, head_dim, base, layout, config.
 
     Returns:
         A report; its first cause explains most.
 
     Raises:
-        ValueError: There is no such convention, the subject cannot be called so, or the spec says too little or
-            something impossible, or has a misspelt word.
-        TypeError: The spec is no dict of words.
+        ValueError: The convention is unknown, the subject cannot be called by it, or the spec is incomplete, is
+            impossible, or has a misspelt word.
+        TypeError: The spec is not a dict.
 
     >>> import torch
     >>> def slopes(n_heads): return [2 ** (-8 * (i + 1) / n_heads) for i in range(n_heads)]
@@ -85,21 +85,21 @@ def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = Non
 
 def _module(convention: str) -> Any:
     if convention not in FAMILIES:
-        raise ValueError(f"verify: there is no convention {convention!r}. Use one of {', '.join(FAMILIES)}.")
+        raise ValueError(f"verify: unknown convention {convention!r}. Use one of {', '.join(FAMILIES)}.")
     return import_module(f"posenc.verify.{FAMILIES[convention]}")
 
 
 def family_of(convention: str, spec: Mapping[str, Any] | None) -> "Family":
-    """Return the cases, the definition and the faults of a convention for a specification; refuse what has none."""
+    """Return the cases, the definition and the faults of a convention for a specification."""
     from posenc.verify import spec as words
 
     if convention == "encoding":
-        raise ValueError(f"verify: {convention} asks no cases that could be written down.")
+        raise ValueError(f"verify: the cases of {convention} cannot be written to a file.")
     family: Family = _module(convention).family(convention, words.read(spec, convention)[0])
     return family
 
 
 def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
-    """Return what is behind a build() that raises, as far as a family knows; else the cause as it is."""
+    """Return the fault behind a build() that raises, if a family knows it; else the given cause."""
     refused = getattr(_module(convention), "refused", None) if convention in FAMILIES else None
     return cause if refused is None else refused(convention, spec, cause)

@@ -1,6 +1,6 @@
-"""Judging a configuration: what is wrong or odd in it, what each spelling would mean, and how to fix it.
+"""Judge a configuration: find what is wrong or unusual in it, what each spelling would mean, and how to fix it.
 
-No torch here: `posenc verify-config` answers at once.
+This module does not import torch, so `posenc verify-config` answers at once.
 """
 
 import json
@@ -24,32 +24,32 @@ Level = Literal["error", "warning", "notice"]
 Status = Literal["pass", "fail", "cannot_tell"]
 _LEVELS = ("error", "warning", "notice")
 _LIMITS = (
-    f"a JSON object in UTF-8 of at most {MAX_BYTES:,} bytes and {MAX_DEPTH} levels, whose numbers are finite and whose "
-    f"keys stand once"
+    f"a JSON object in UTF-8 of at most {MAX_BYTES:,} bytes and {MAX_DEPTH} levels, with finite numbers and without "
+    f"repeated keys"
 )
-# said of a model type or of what a program does; nothing in the file need change
+# findings about a model type or a program; the file needs no change
 _NOTICES = {"assumed", "clockwise", "dynamic_cache", "learned", "long_unread"}
 _FIRST = {"misspelt", "unread", "kind_unread"}
-# what speaks of defaults that belong to a model type, and nothing is known of them without it
+# findings about defaults that belong to a model type; without a type nothing is known of them
 _OF_TYPE = {"assumed", "theta_missing", "share_unread", "missing", "refused", "unread", "kind_unread", "two_widths"}
 _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base")
-_LONG = 2000  # characters of a value that a finding shows whole
+_LONG = 2000  # a finding shows values up to this number of characters whole
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong or odd in a configuration.
+    """A fault or an oddity in a configuration.
 
     Args:
-        code: Its name in `posenc rule`; that of `posenc inspect` where the model still runs.
-        level: "error": it is refused; "warning"; "notice": said of the model type, the file may stay as it is.
-        key: The key that it is about, "(file)" where it is the whole.
-        value: What stands there, None where nothing does; a long one as a short line.
-        allowed: What may stand there, in words.
-        meanings: Each way to write it, and what it would mean.
+        code: Its name in `posenc rule`, and in `posenc inspect` if the model still runs.
+        level: "error": posenc refuses the file; "warning"; "notice": about the model type, the file needs no change.
+        key: The key in question, "(file)" for the whole file.
+        value: Its value, None if the key is missing; a long value as a short line.
+        allowed: The allowed values, in words.
+        meanings: Each way to write the key, and what it would mean.
         fix: What to do.
-        message: One sentence that says what is wrong.
-        layers: The kinds of layers that it concerns; empty for the whole model.
+        message: One sentence that describes the fault.
+        layers: The kinds of layers in question; empty for the whole model.
     """
 
     code: str
@@ -65,16 +65,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was found in a configuration.
+    """The findings of a configuration.
 
     Args:
-        status: "pass"; "fail" with findings; "cannot_tell": the model type is not known, and nothing was found.
-        target: What was judged.
-        model_type: Its type, None where it has none.
-        layers: How many layers of each kind it has, as far as it says so.
-        findings: Errors first, then keys that are not read, from which others may follow.
-        because: Why it cannot tell.
-        not_judged: What it did not look at, or cannot see in a configuration.
+        status: "pass"; "fail" with findings; "cannot_tell": the model type is unknown, and nothing was found.
+        target: The configuration that was judged.
+        model_type: Its type, None if it has none.
+        layers: How many layers of each kind it has, as far as the file contains it.
+        findings: Errors first, then keys that are not read, which may cause others.
+        because: Why the status is "cannot_tell".
+        not_judged: The parts that were not judged, or that a configuration cannot show.
     """
 
     status: Status
@@ -86,7 +86,7 @@ class Judgement:
     not_judged: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings, lists and dicts, as JSON has them."""
+        """Return plain numbers, strings, lists and dicts, ready for JSON."""
         findings = [asdict(finding) for finding in self.findings]
         for finding in findings:
             finding["meanings"] = [{"spelling": said, "meaning": meant} for said, meant in finding["meanings"]]
@@ -96,14 +96,14 @@ class Judgement:
 
 
 def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Judgement:
-    """Say what is wrong or odd in a configuration, with the codes of `posenc.inspection`'s warnings.
+    """Find faults and oddities in a configuration, with the codes of `posenc.inspection`'s warnings.
 
     Args:
-        target: A config.json, a directory that holds one, a mapping, or the name of a model that comes with posenc.
-        pairing: Which head dimensions rotate together, for a model type that is not known.
+        target: A config.json, a directory that contains one, a mapping, or the name of a model that ships with posenc.
+        pairing: Which head dimensions rotate together, for an unknown model type.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
 
     >>> llama = {"model_type": "llama", "head_dim": 64, "num_hidden_layers": 2, "max_position_embeddings": 4096}
     >>> judge(llama | {"rope_theta": 10000.0}).status
@@ -129,7 +129,7 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
     except FileNotFoundError:
         raise
     except (ValueError, TypeError) as error:
-        # a key for which transformers has a default of its own, or positions of which posenc has no reader
+        # transformers has its own default for this key, or posenc has no reader for these positions
         if values.about(error).code in ("missing", "elsewhere"):
             return Judgement("cannot_tell", name, model_type, because=str(error))
         return Judgement("fail", name, None, findings=(_refused(error, target),))
@@ -150,7 +150,7 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
 
 
 def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement], found: list[Finding]) -> Judgement:
-    """Return one judgement of an encoder and a decoder; `found` outside of both."""
+    """Return one judgement of an encoder and a decoder; `found` has the findings outside of both."""
     layers = {f"{stack} {kind}": count for stack, one in each.items() for kind, count in one.layers.items()}
     for stack, judged in each.items():
         for one in judged.findings:
@@ -166,7 +166,7 @@ def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement], fo
 def _look(
     source: Checked, model: Model, pairing: config.Pairing | None
 ) -> tuple[dict[str, int | None], list[Finding], list[config.Rotary]]:
-    """Read each kind of layer, and return how many there are, what was found, and what was read."""
+    """Read each kind of layer, and return how many there are, the findings, and the rotations."""
     found: list[Finding] = []
     counts: dict[str, int | None] = {}
     try:
@@ -175,22 +175,22 @@ def _look(
         except ValueError as error:
             if values.about(error).code != "missing":
                 raise
-            counts = dict.fromkeys(kinds.layers(model, unknown=24))  # their number or order is not in the file
+            counts = dict.fromkeys(kinds.layers(model, unknown=24))  # the file does not contain their number or order
     except (ValueError, TypeError) as error:
         return {}, [_refused(error, source)], []
     rotations = []
-    for kind in filter(kinds.turns, counts):
+    for kind in filter(kinds.rotates, counts):
         try:
             rotations.append(config.rotary(source, kind, pairing=pairing))
             seen = [_odd(one) for one in rotations[-1].warnings]
         except (ValueError, TypeError) as error:
             seen = [_refused(error, source)]
         found += [replace(one, layers=(kind,)) for one in seen]
-    return counts, [*_merged(found, set(filter(kinds.turns, counts)))], rotations
+    return counts, [*_merged(found, set(filter(kinds.rotates, counts)))], rotations
 
 
 def _merged(found: Iterable[Finding], all_kinds: set[str]) -> Iterator[Finding]:
-    """Give each finding once, with all kinds of layers that it concerns, named where these are not all that rotate."""
+    """Yield each finding once, with all its kinds of layers, which the message names unless all kinds have it."""
     several: dict[str, list[Finding]] = {}
     for one in found:
         several.setdefault(repr((one.code, one.key, one.value, one.allowed)), []).append(one)
@@ -208,26 +208,26 @@ def _odd(one: config.ConfigWarning) -> Finding:
 
 
 def _refused(error: Exception, source: object) -> Finding:
-    """Return the finding of an error of reading, whose parts stand in it or can be found out."""
+    """Return the finding of a reading error, with its parts taken from the error or from the file."""
     said = values.about(error)
     if said.code == "refused" and str(error).startswith("config.read:"):
         key, value = _not_finite(source)
-        allowed, fix = _LIMITS, "Correct the file until a strict reader takes it."
+        allowed, fix = _LIMITS, "Correct the file until a strict JSON parser accepts it."
         if value is not None:
-            allowed, fix = "a finite number", f"Write the number that is meant, or remove {key}."
+            allowed, fix = "a finite number", f"Write the intended number, or remove {key}."
         said = values.About("unreadable", key, value, allowed, fix=fix)
     fix = said.fix or (f"Write {said.key}: {said.allowed}." if said.key else str(error).rsplit("; ", 1)[-1])
     meanings = said.meanings or (
-        ("left out", "there is no value that all programs take")
+        ("left out", "programs share no default")
         if said.value is None
-        else (values.short(said.value), "refused here; another program may take it, and compute something else"),
+        else (values.short(said.value), "posenc refuses it; another program may accept it and compute something else"),
     )
-    allowed, key = said.allowed or "what the message says", said.key or "(file)"
+    allowed, key = said.allowed or "see the message", said.key or "(file)"
     return Finding(said.code, "error", key, _shown(said.value), allowed, meanings, fix, str(error))
 
 
 def _not_finite(source: object) -> tuple[str, Any]:
-    """Return the key and the words of the first number that is not finite in a file that can be parsed."""
+    """Return the key and the text of the first number that is not finite in a file that can be parsed."""
     try:
         path = Path(str(source))
         text = (path / "config.json" if path.is_dir() else path).read_text("utf-8")
@@ -247,13 +247,13 @@ def _unknown(model: Model) -> str:
     name = values.short(model.model_type)
     near = ", ".join(get_close_matches(str(model.model_type)[:64], TYPES, n=3))
     return (
-        f"model_type {name} is not known{f' (near {near})' if near else ''}: which dimensions it pairs, and what it "
-        f"takes where the file is silent, stand in no file. Say --pairing half or --pairing interleaved."
+        f"model_type {name} is unknown{f' (similar: {near})' if near else ''}: no file defines its pairing and its "
+        f"defaults. Pass --pairing half or --pairing interleaved."
     )
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as JSON has it, or in one short line where it is long."""
+    """Return a value ready for JSON, or as one short line if it is long."""
     if isinstance(value, int | float) and not values.finite(value):
         return values.short(value)
     return value if len(repr(value)) <= _LONG else values.short(value)

@@ -1,7 +1,7 @@
-"""The ways to call position code that a check knows, and which of them fits what a file built.
+"""The known ways to call position code, and how to find the one that fits the object that a file builds.
 
-First by what it is and how its arguments are called; only then by trial. Where two fit, neither is taken: a rotation
-read by offset in place of positions would be reported as broken.
+The type and the argument names are compared first, then trial calls. If two conventions fit, neither is used: a
+rotation called with an offset instead of positions would be reported as broken.
 """
 
 import difflib
@@ -28,10 +28,10 @@ class Convention:
     """One way to call position code.
 
     Args:
-        call: What build() returns, how it is called, and what that returns; a program is asked by the same names.
-        words: For each argument of the call, the names of it that speak for this convention; empty if any may.
-            None if it is no plain call: it is known by what it is.
-        called: A word in the function's own name that speaks for it.
+        call: What build() returns, how it is called, and the result; a program is called by the same names.
+        words: For each argument of the call, the names that identify this convention; empty if any name may.
+            None if it is not a plain call: its type identifies it.
+        called: A word in the function's own name that identifies it.
     """
 
     call: str
@@ -40,7 +40,7 @@ class Convention:
 
     @property
     def functions(self) -> dict[str, tuple[str, ...]]:
-        """The functions that are called, and the names of their arguments.
+        """The called functions, and the names of their arguments.
 
         >>> CONVENTIONS["slopes_fn"].functions
         {'slopes': ('n_heads',)}
@@ -113,7 +113,7 @@ CONVENTIONS: Mapping[str, Convention] = {
 
 
 def named(name: object, where: str) -> str:
-    """Return the name of a convention if it is one; the message of the ValueError says where it was given.
+    """Return the name of a convention, or raise a ValueError that names the place where it was given.
 
     >>> named("rope_fn", "STYLE")
     'rope_fn'
@@ -127,7 +127,7 @@ def named(name: object, where: str) -> str:
 
 
 def misfit(subject: Any, convention: str) -> str | None:
-    """Return why a subject cannot be called by a convention at all, in words; None if it may be.
+    """Return why a subject cannot be called by a convention at all, in words; None if it can.
 
     >>> misfit([0.5, 0.25], "slopes_fn")
     'slopes_fn calls slopes(n_heads) -> list, but build() returned a list'
@@ -141,11 +141,11 @@ def misfit(subject: Any, convention: str) -> str | None:
 
 
 def fitting(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Return the conventions that fit what a subject is and what it takes, and whether calls were tried to find out.
+    """Return the conventions that fit the type and the arguments of a subject, and whether trial calls were needed.
 
     Args:
-        subject: What build() returned; a trial may change its state.
-        spec: What it should be: its widths are tried first, and a module on (q, k) may be an xPos only if asked for.
+        subject: The object that build() returned; a trial may change its state.
+        spec: What it should compute: trials use its widths, and only encoding "xpos" makes a module on (q, k) an xPos.
     """
     if len(known := _by_kind(subject)) == 1:
         return known, False
@@ -165,7 +165,7 @@ def only(fits: Sequence[str], subject: Any) -> str:
     """Return the one convention that fits.
 
     Raises:
-        ValueError: None does, or several do, which are named.
+        ValueError: None fits, or several do, which are named.
     """
     if len(fits) == 1:
         return fits[0]
@@ -177,7 +177,7 @@ def only(fits: Sequence[str], subject: Any) -> str:
 
 
 def _by_kind(subject: Any, *, any_call: bool = False) -> list[str]:
-    """Return the conventions of what is no plain callable: pairs, objects with a known method, encodings."""
+    """Return the conventions of objects that are not plain callables: pairs, known methods, encodings."""
     from posenc.encoding import Encoding
 
     if isinstance(subject, Encoding) or (inspect.isclass(subject) and issubclass(subject, Encoding)):
@@ -193,11 +193,11 @@ def _by_kind(subject: Any, *, any_call: bool = False) -> list[str]:
 
 
 def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Return the conventions that fit the arguments of a callable, and whether their names say so or only a count."""
+    """Return the conventions that fit the arguments of a callable, and whether by names or only by their count."""
     signature, own = _signature_of(subject), str(getattr(subject, "__name__", "")).lower()
     plain = {name: c for name, c in CONVENTIONS.items() if c.words is not None and _takes(signature, len(c.words))}
     if hasattr(subject, "forward") and spec.get("encoding") != "xpos":
-        plain.pop("xpos_fn", None)  # a function; modules on (q, k) are another convention
+        plain.pop("xpos_fn", None)  # a function; modules on (q, k) have another convention
     plain.pop("rope_fn" if spec.get("encoding") == "rope2d" else "rope_axes_fn", None)  # both take (x, positions)
     spoken = [name for name, c in plain.items() if signature and _speaks(signature, c.words or ())]
     if len(spoken) > 1:
@@ -206,15 +206,15 @@ def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], boo
 
 
 def _signature_of(subject: Any) -> inspect.Signature | None:
-    """Return how a subject is called, of a module its forward; None where that cannot be seen."""
+    """Return the signature of a subject, of a module its forward; None if there is none."""
     try:
         return inspect.signature(getattr(subject, "forward", subject))
-    except Exception:  # built in, or one that lies about itself
+    except Exception:  # built-in, or with a wrong signature
         return None
 
 
 def _takes(signature: inspect.Signature | None, count: int) -> bool:
-    """Return whether so many arguments can be given by place, or all by name where that is asked; unseen, they can."""
+    """Return whether a call can pass so many arguments by position, or all by name; True without a signature."""
     if signature is None:
         return True
     needed = [p for p in signature.parameters.values() if p.kind == p.KEYWORD_ONLY and p.default is p.empty]
@@ -226,7 +226,7 @@ def _takes(signature: inspect.Signature | None, count: int) -> bool:
 
 
 def _speaks(signature: inspect.Signature, words: tuple[str, ...]) -> bool:
-    """Return whether the names of the arguments speak for a convention: each that has words is one of them."""
+    """Return whether argument names identify a convention: each that has known names is one of them."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     names = [p.name.lower().strip("_") for p in signature.parameters.values() if p.kind not in starred]
     fits = all(not word or name in word.split() for name, word in zip(names, words, strict=False))

@@ -1,6 +1,6 @@
-"""What checks found, as one document for a program: JSON, GitHub's annotations, SARIF 2.1.0, JUnit's XML.
+"""Results as one document for a program: JSON, GitHub's annotations, SARIF 2.1.0, JUnit's XML.
 
-`of_report` and `of_judgement` make a `Result` of what was checked; `document` writes any number of them. No torch here.
+`of_report` and `of_judgement` make a `Result`; `document` writes any number of them. Does not import torch.
 """
 
 import json
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _SARIF_LEVELS = {"error": "error", "warning": "warning", "notice": "note"}
-_LARGEST = 1 << 20  # bytes of a file in which a key's line is looked up
-# what is reported where there is no finding, and its level; a pass is silent, since GitHub shows all that it is given
+_LARGEST = 1 << 20  # the largest file, in bytes, in which the line of a key is looked up
+# the level and the text if there is no finding; a pass is silent, since GitHub shows every annotation
 _OPEN = {"cannot_tell": ("warning", "It could not be decided whether there is a fault"), "equivalent": ("notice", "")}
 
 
@@ -34,8 +34,8 @@ class Finding:
         code: Its name in `posenc rule`.
         level: "error", "warning" or "notice".
         message: What is wrong.
-        fix: What to do, or nothing.
-        line: Where in the result's file, None where that is not known.
+        fix: What to do; may be empty.
+        line: The line in the result's file, None if unknown.
     """
 
     code: str
@@ -47,17 +47,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """What one target gave, ready for every format.
+    """The result of one target, ready for every format.
 
     Args:
-        target: What was checked, as it was named.
-        check: How: a convention as "rope_fn", or "model" or "configuration".
+        target: The target, as the user named it.
+        check: The convention, such as "rope_fn", or "model" or "configuration".
         status: As in a `Report`.
-        findings: What is wrong; empty unless it fails.
-        because: Why it is only equivalent, or why nothing can be reported.
-        file: The path of what was checked, None for a module by its name or a program.
-        text: The whole report for a person.
-        plain: The whole report as JSON has it.
+        findings: The faults; empty unless the status is "fail".
+        because: Why the status is "equivalent" or "cannot_tell".
+        file: The path of the target, None for a module name or a program.
+        text: The whole report as text.
+        plain: The whole report ready for JSON.
     """
 
     target: str
@@ -73,14 +73,14 @@ class Result:
 def of_report(
     report: Report, target: str, *, file: str | None = None, line: int | None = None, text: str | None = None
 ) -> Result:
-    """Make a result of a report.
+    """Make a result from a report.
 
     Args:
-        report: What was found.
-        target: What was checked, as it was named.
+        report: The report.
+        target: The target, as the user named it.
         file: Its path, if it has one.
-        line: Where in the file, if that is known.
-        text: The report for a person, where that says more than `sentences.text`.
+        line: The line in the file, if known.
+        text: The report as text, if it has more than `sentences.text`.
     """
     found = tuple(Finding(cause.code, "error", cause.message, cause.help, line) for cause in report.causes)
     plain = {"target": target, **report.to_dict()}
@@ -89,11 +89,11 @@ def of_report(
 
 
 def of_judgement(judgement: "Judgement", text: str) -> Result:
-    """Make a result of what `configs.judge` found; each finding has the line on which its key stands.
+    """Make a result from the judgement of `configs.judge`; each finding has the line of its key.
 
     Args:
-        judgement: What was found.
-        text: The same for a person.
+        judgement: The judgement.
+        text: The same as text.
     """
     file, lines = _lines(judgement.target)
     found = tuple(
@@ -116,13 +116,13 @@ def _lines(target: str) -> tuple[str | None, list[str]]:
 
 
 def _line(lines: Sequence[str], key: str) -> int | None:
-    """Return the number of the first line that holds a key, None where none does."""
+    """Return the number of the first line that contains a key, None if there is none."""
     wanted = json.dumps(key.rsplit(".", 1)[-1])
     return next((i for i, line in enumerate(lines, 1) if wanted in line), None)
 
 
 def document(wanted: str, results: Sequence[Result]) -> Any:
-    """Return one document of all results: text, or what JSON has for the formats json and sarif.
+    """Return one document of all results: text, or an object ready for JSON in the formats json and sarif.
 
     Args:
         wanted: One of `FORMATS`.
@@ -132,7 +132,7 @@ def document(wanted: str, results: Sequence[Result]) -> Any:
 
 
 def github(results: Sequence[Result]) -> str:
-    """Return workflow commands, one a finding, which GitHub shows next to the file; nothing for a pass.
+    """Return workflow commands, one for each finding, which GitHub shows next to the file; nothing for a pass.
 
     >>> result = of_report(Report("equivalent", "rope_fn", because="pairs differ"), "a.py", file="a.py")
     >>> print(github([result]))
@@ -146,14 +146,14 @@ def github(results: Sequence[Result]) -> str:
 
 
 def _reported(result: Result) -> tuple[Finding, ...]:
-    """Return the findings, or what stands for them where there is something to report without one."""
+    """Return the findings, or a substitute if there is something to report without one."""
     if result.findings or result.status not in _OPEN:
         return result.findings
     return (Finding(result.status, _OPEN[result.status][0], result.because),)
 
 
 def _command(level: str, file: str | None, one: Finding, said: str) -> str:
-    """Return one workflow command, which what it says cannot break out of: escaped as GitHub's toolkit does."""
+    """Return one workflow command, escaped like GitHub's toolkit does, so that the message cannot end it."""
     place = {"file": file and str(_path(file)), "line": one.line if file else None, "title": one.code}
     given = ((key, _escaped(str(value))) for key, value in place.items() if value)
     listed = ",".join(f"{key}={value.replace(':', '%3A').replace(',', '%2C')}" for key, value in given)
@@ -168,8 +168,8 @@ def _escaped(said: str) -> str:
 def sarif(results: Sequence[Result]) -> dict[str, Any]:
     """Return a log of the Static Analysis Results Interchange Format, version 2.1.0 (OASIS, 2020), with one run.
 
-    What cannot be decided is a result of kind "open". What passes or is equivalent is none: GitHub's code scanning
-    shows every result as an alert, of whatever kind.
+    An undecided target is a result of kind "open". A pass or an equivalent target has no result, because GitHub's code
+    scanning shows every result as an alert, whatever its kind.
     """
     shown = [(result, one) for result in results if result.status != "equivalent" for one in _reported(result)]
     codes = list(dict.fromkeys(one.code for _, one in shown))
@@ -192,7 +192,7 @@ def _rule(code: str) -> dict[str, Any]:
 
 def _sarif_result(result: Result, one: Finding) -> dict[str, Any]:
     said = one.message + (f"\n{one.fix}" if one.fix else "")
-    # a level other than "none" belongs to the kind "fail" (3.27.10), which is left out as the default
+    # levels other than "none" require the kind "fail" (3.27.10), which is the default and left out
     kind = {"level": _SARIF_LEVELS[one.level]} if result.findings else {"kind": "open", "level": "none"}
     where: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": result.target}]}
     if result.file is not None:
@@ -207,15 +207,15 @@ def _uri(file: str) -> str:
 
 
 def _path(file: str) -> Path:
-    """Return a path below the working folder, which a forge takes for the repository, as relative, others whole."""
+    """Return a path below the working directory as relative, since forges resolve it in the repository; else as is."""
     path = Path(os.path.abspath(file))
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def junit(results: Sequence[Result]) -> str:
-    """Return JUnit's XML: one test case a target, which fails, is skipped where nothing can be decided, or passes.
+    """Return JUnit's XML: one test case for each target, which fails, passes, or is skipped if undecided.
 
-    Characters that XML forbids are spelt out, and those beyond ASCII are references, so that the text is valid in any
+    Characters that XML forbids are spelt out, and those beyond ASCII are references, so the text is valid in any
     encoding.
     """
     failed, skipped = (sum(result.status == status for result in results) for status in ("fail", "cannot_tell"))

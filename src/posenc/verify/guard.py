@@ -1,4 +1,4 @@
-"""Calls into code that may do anything: what goes wrong there is a finding, never a traceback."""
+"""Call arbitrary code: errors there become findings, never tracebacks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from posenc.verify.report import Cause
 
 
 class SubjectError(Exception):
-    """A call that cannot be used, and the cause that says why."""
+    """A call whose result cannot be used, with the cause."""
 
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause.message)
@@ -20,21 +20,21 @@ class SubjectError(Exception):
 
 
 class NotAnsweredError(Exception):
-    """A recorded or remote subject has no answer to a call, so that its case is not judged."""
+    """A recorded or remote subject has no answer to a call, so its case is not judged."""
 
 
 def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False, **options: Any) -> Any:
-    """Return what a call of the subject returns, on copies of the arguments; an array of NumPy as a tensor.
+    """Return the result of a call of the subject on copies of the arguments; NumPy arrays as tensors.
 
     Args:
         subject: The user's callable.
-        args: Its arguments; tensors are copied, so that nothing can be written into ours.
-        options: Its keyword arguments, likewise.
+        args: Its arguments; tensors are copied, so that the subject cannot write to ours.
+        options: Its keyword arguments, copied likewise.
         what: The call in words, for a message: "rope(x, positions) with x of (2, 3, 5, 64)".
         grad: Keep gradients.
 
     Raises:
-        SubjectError: It raised (subject.raises), wrote into its arguments (subject.writes_input), or returned NaN
+        SubjectError: It raised (subject.raises), wrote to its arguments (subject.writes_input), or returned NaN
             (subject.not_finite).
     """
     copies = map_tensors(torch.clone if grad else _copy, (args, options))  # gradients pass through a clone
@@ -48,8 +48,8 @@ def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False,
         raise
     except (Exception, SystemExit) as error:
         raise _unusable("raises", f"{what} raised {type(error).__name__}: {str(error)[:300]}", what) from error
-    if changed := _difference(before, copies):  # also where a view of an argument was written to
-        said = f"{what} wrote into its arguments, which changed by up to {changed:.3g}: a caller's tensors are spoilt"
+    if changed := _difference(before, copies):  # includes writes to a view of an argument
+        said = f"{what} wrote to its arguments, which changed by up to {changed:.3g}: the caller's tensors are wrong"
         raise _unusable("writes_input", said, what, changed)
     for t in tensors(found):
         if (t.is_floating_point() or t.is_complex()) and bool(t.isnan().any()):
@@ -59,10 +59,10 @@ def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False,
 
 
 def shaped(t: Any, shape: tuple[int, ...], what: str) -> Tensor:
-    """Return a tensor of a result as it should be shaped.
+    """Return a result as a tensor of the required shape.
 
     Raises:
-        SubjectError: It is no tensor, or of another shape (subject.shape).
+        SubjectError: It is not a tensor, or has another shape (subject.shape).
     """
     if isinstance(t, Tensor) and tuple(t.shape) == shape:
         return t

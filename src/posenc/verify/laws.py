@@ -1,4 +1,4 @@
-"""A posenc Encoding, or a class of the user's derived from it: its laws, and what it declares of itself."""
+"""Check a posenc Encoding, or a user's subclass: the properties that every encoding must have, and its traits."""
 
 import copy
 import inspect
@@ -16,34 +16,34 @@ from posenc.laws.case import TOLERANCE, Case
 from posenc.verify import rules
 from posenc.verify.report import Cause, Findings, Report
 
-# in this order: what an encoding computes goes before what follows from it
+# in this order: the numbers of an encoding come before properties that follow from them
 ORDER = (
     *("definition", "traits", "permutation", "cache", "packing", "left padding", "inverse", "values", "no memory"),
     *("untouched inputs", "compose", "backends", "nothing there", "state", "meta", "copies", "threads", "no graph"),
     *("gradients", "padding in gradients", "half precision", "far positions", "autocast"),
 )
-WAYS = "ways"  # no law of the encoding alone: what else it offers next to what laws go through
-_TEXT = "Score by score, head by head, in pieces and in place it gives what it gives at once."
+WAYS = "ways"  # not in posenc.laws: the alternative ways to compute the same numbers
+_TEXT = "Score by score, head by head, in chunks and in place it gives the same numbers as in one call."
 _SAME = ("head_dim", "rotary_dim", "base", "max_distance", "bidirectional", "scale_base", "gamma")
 _OTHER = {"layout": "pairing", "dim": "d_model", "heads": "n_heads", "num_buckets": "n_buckets"}
-WORDS = {**dict(zip(_SAME, _SAME, strict=True)), **_OTHER}  # of a spec, and of this library's constructors
+WORDS = {**dict(zip(_SAME, _SAME, strict=True)), **_OTHER}  # word of a spec: argument of this library's constructors
 _NUMBER = re.compile(r"(?<![\w.])(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e-\d+)(?![\w.])")
 
 
 def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
-    """Run the laws on an encoding, or on one of a class; each law that does not hold is a cause `laws.NAME`."""
+    """Run the laws on an encoding or on an instance of a class; each law that fails is a cause `laws.NAME`."""
     card = registry.card_of(subject if inspect.isclass(subject) else type(subject))
     found = Findings(definitions=["posenc.laws"])
     try:
         made: Any = subject(**(card.example if card else {})) if inspect.isclass(subject) else subject
     except TypeError as error:
-        message = f"The laws need an encoding, or a class of one that is made without arguments; got {error}."
+        message = f"The laws need an encoding, or a class whose constructor needs no arguments; got {error}."
         found.causes = [Cause("laws.no_encoding", message, 1.0)]
         return found.report(convention)
     encoding: Encoding = copy.deepcopy(made)
     try:
-        broken = dict(reversed([*_breaks(encoding)]))  # the first of each law
-    except ValueError as error:  # too few positions to look at
+        broken = dict(reversed([*_breaks(encoding)]))  # the first violation of each law
+    except ValueError as error:  # too few positions for a check
         found.unknown = str(error)
         return found.report(convention)
     found.measured = {"laws": len(_known()), "not_run": [n for n, law in laws.LAWS.items() if law.compiles]}
@@ -58,7 +58,7 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
         elif off > TOLERANCE[torch.float64]:
             own = f"{encoding.name} gives other scores or values than {name!r} with the same options"
             case = {"encoding": repr(encoding), "reference": name, "tokens": 2}
-            message = f"{own}: they differ by {off:.3g} of the largest."
+            message = f"{own}: they differ by up to {off:.3g}, relative to the largest."
             causes.insert(0, Cause("laws.definition", message, off, case))
     elif not causes:
         traits = character.measure(encoding).traits()
@@ -69,17 +69,17 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
 
 
 def _breaks(encoding: Encoding) -> Iterator[tuple[str, str]]:
-    """Yield each law that does not hold and what was seen, and then what differs between ways to the same numbers.
+    """Yield each law that fails with its violation, and then the differences between ways to the same numbers.
 
     Raises:
-        ValueError: The encoding has too few positions to look at.
+        ValueError: The encoding has too few positions for a check.
     """
     for name in _known():
         for dtype in TOLERANCE if name == "definition" else (torch.float64,):
             yield from ((v.law, v.message) for v in laws.run(encoding, [name], dtype))
     try:
         for way, off in ways.differences(encoding):
-            yield WAYS, f"{way} gives other numbers: they differ by {off:.3g} of the largest"
+            yield WAYS, f"{way} gives other numbers: they differ by up to {off:.3g}, relative to the largest"
     except Exception as error:
         yield WAYS, f"raised {type(error).__name__}: {error}"
 
@@ -107,18 +107,18 @@ def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, A
             inner, part = case.encoding.layer(case.index, placed)
             seen = case.scores(q, k, placed), inner.rotate_v(v, part), inner.unrotate_out(v, part)
             found.append([t.detach() for t in seen])
-    except Exception as error:  # the laws report whatever is wrong with it
-        return f"It could not be held against the definition of {card.name!r}: {type(error).__name__}: {error}"
+    except Exception as error:  # the laws report its faults
+        return f"It could not be compared with the definition of {card.name!r}: {type(error).__name__}: {error}"
     scores, theirs = found[0][0], found[1][0]
     if scores.shape != theirs.shape:
-        return f"Its scores have shape {tuple(scores.shape)}, those of {card.name!r} {tuple(theirs.shape)}."
+        return f"Its scores have shape {tuple(scores.shape)}, but those of {card.name!r} {tuple(theirs.shape)}."
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1.0)) for a, b in zip(*found, strict=True))
 
 
 def _cause(law: str, seen: str, encoding: Encoding) -> Cause:
-    """Return a law that does not hold, with the first number of what was seen."""
+    """Return the cause of a law that fails, with the first number of its violation as evidence."""
     code, text = f"laws.{law.replace(' ', '_')}", _TEXT if law == WAYS else laws.LAWS[law].text
-    message = f"{encoding.name} breaks the law {law!r}: {text} Seen: {seen}."
+    message = f"{encoding.name} breaks the law {law!r}: {text} Found: {seen}."
     number = _NUMBER.search(seen)
     case = {"encoding": repr(encoding), "law": law, "seen": seen}
     return Cause(code if code in rules.known() else "laws.broken", message, float(number[0]) if number else 1.0, case)

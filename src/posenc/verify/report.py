@@ -1,4 +1,4 @@
-"""What a check found: causes in words and numbers, and what was left open."""
+"""The result of a check: causes in words and numbers, and the parts that were not judged."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -9,13 +9,13 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Cause:
-    """One fault that explains what was measured.
+    """One fault that explains the measurements.
 
     Args:
         code: Its name in `posenc rule`, family.aspect.fault.
-        message: What the code computes, and what it should.
-        evidence: The number that shows it; the message says of what.
-        smallest_case: The least call on which it shows.
+        message: What the code computes, and what it should compute.
+        evidence: The number that shows it; the message explains it.
+        smallest_case: The smallest call that shows it.
         help: How to fix it.
         consequences: Codes of checks that failed for no other reason.
     """
@@ -30,16 +30,16 @@ class Cause:
 
 @dataclass(frozen=True)
 class Report:
-    """What a check says of a subject.
+    """The result of a check of one subject.
 
     Args:
         status: "pass"; "equivalent": other numbers, the same scores; "fail"; "cannot_tell".
         convention: How the subject was called.
-        causes: The first one explains most; empty unless it fails.
-        because: Why it is only equivalent, or why nothing can be said.
-        definitions: Which definitions it was compared with, with their versions.
-        measured: What was read off the subject, by name.
-        not_judged: What was not looked at, in sentences; a "pass" says nothing of it.
+        causes: The first one explains most; empty unless the status is "fail".
+        because: Why the status is "equivalent" or "cannot_tell".
+        definitions: The definitions it was compared with, with their versions.
+        measured: Measured properties of the subject, by name.
+        not_judged: The parts that were not judged, in sentences; a "pass" does not cover them.
     """
 
     status: Status
@@ -51,21 +51,21 @@ class Report:
     not_judged: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings, lists and dicts, as JSON has them."""
+        """Return plain numbers, strings, lists and dicts, ready for JSON."""
         return {"schema": SCHEMA, **asdict(self), "not_judged": list(self.not_judged)}
 
 
 @dataclass
 class Findings:
-    """What the checks of a model or an encoding found, before it is a report.
+    """The findings of a check of a model or an encoding, before they become a report.
 
     Args:
-        causes: What is wrong, the first cause first.
-        equivalent: What differs without changing a score; None if nothing does.
-        unknown: What could not be found out, so that no "pass" may be said; None if all was.
-        definitions: Names as "yarn@transformers-5".
-        measured: What was read off the subject.
-        not_judged: What was not looked at, and why.
+        causes: The faults, the first cause first.
+        equivalent: A difference that changes no score; None if there is none.
+        unknown: What could not be determined, so that "pass" is not possible; None if nothing.
+        definitions: Names such as "yarn@transformers-5".
+        measured: Measured properties of the subject.
+        not_judged: The parts that were not judged, and why.
     """
 
     causes: list[Cause] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Findings:
     not_judged: dict[str, str] = field(default_factory=dict)
 
     def report(self, convention: str) -> Report:
-        """Return the report: a fault outweighs what is open, and that what is merely different."""
+        """Return the report: "fail" takes precedence over "cannot_tell", and that over "equivalent"."""
         why = None if self.causes else self.unknown or self.equivalent
         status: Status = "fail" if self.causes else "cannot_tell" if self.unknown else "equivalent" if why else "pass"
         left = tuple(f"{what}: {why}" for what, why in self.not_judged.items())

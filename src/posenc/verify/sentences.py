@@ -1,4 +1,4 @@
-"""Reports in words: the only place where codes and numbers become sentences; `formats` has them for programs."""
+"""Write reports in words: only here do codes and numbers become sentences; `formats` writes them for programs."""
 
 import math
 import textwrap
@@ -30,13 +30,13 @@ def _cause_of(fault: "Fault", verdict: "Verdict") -> Cause:
 
 
 def message_of(rule: rules.Rule, fault: "Fault") -> str:
-    """Return what a finding says: the fault's own message, the rule's with its slots filled, or the title."""
+    """Return the message of a finding: the fault's own, the rule's with its slots filled, or the title."""
     own = fault.values.get("message")
     return str(own or _filled(rule.says, fault.values) or fault.values.get("words") or rule.title)
 
 
 def _filled(template: str, values: Mapping[str, Any]) -> str:
-    """Return a sentence with its slots filled; nothing where a value is missing."""
+    """Return a sentence with its slots filled; empty if a value is missing."""
     try:
         return template.format(**values) if "{" in template else template
     except (KeyError, ValueError):
@@ -44,7 +44,7 @@ def _filled(template: str, values: Mapping[str, Any]) -> str:
 
 
 def finding(code: str, message: str, evidence: float = 1.0, **case: Any) -> Cause:
-    """Return what the user's code did, with the help that its rule has."""
+    """Return a cause with a message of its own and the fix of its rule."""
     return Cause(code, message, evidence, case, rules.find(code).fix)
 
 
@@ -68,12 +68,12 @@ def text(report: Report, target: str, width: int = 80) -> str:
     if report.definitions:
         lines.append(_wrapped(f"compared with: {', '.join(report.definitions)}", width, "  "))
     if report.causes:
-        lines.append(f"`posenc rule {printable(report.causes[0].code)}` says more.")
+        lines.append(f"`posenc rule {printable(report.causes[0].code)}` explains it.")
     return "\n".join(lines)
 
 
 def printable(said: str) -> str:
-    """Return text without what a terminal would obey: errors quote what strangers' code says.
+    """Return text with control characters escaped, since errors quote text of the user's code.
 
     >>> printable("a" + chr(27) + "[31m")
     'a\\\\x1b[31m'

@@ -1,7 +1,7 @@
-"""The words of a specification, as other projects use them, and what they may say.
+"""The words of a specification, their names in other projects, and their allowed values.
 
-Words of other libraries are translated. What is misspelt is refused: code with another base would pass under a misspelt
-one. Any other word that no convention reads is reported.
+Words of other libraries are translated. A misspelt word is refused, because otherwise code with the wrong base would
+pass. Any other unknown word is reported.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 from posenc.verify import values
 
-# what describes a model or a test and changes nothing of what is right where a convention does not read it
+# words that describe a model or a test; a convention that does not read them need not refuse them
 DESCRIBE = {
     *("encoding", "kind", "direction", "origin", "heads", "head_dim", "dim", "d_model", "layers", "causal"),
     *("max_positions", "activation_dtype", "chunked", "bidirectional"),
@@ -35,7 +35,7 @@ _SCORES = (
     f"{_ROTATION} heads layers causal bidirectional window scale_base gamma order direction num_buckets max_distance"
 )
 _BIAS = "heads head_dim causal bidirectional window num_buckets max_distance variant slopes bias_max order config"
-READS = {  # words that change what is right, by convention
+READS = {  # words that change the right answer, by convention
     **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _SCALED),
     "xpos_fn": f"{_SCALED} scale_base gamma",
     "mrope_fn": f"{_AXES} config scaling section",
@@ -64,15 +64,15 @@ ENCODINGS = {
 }
 LAYOUTS = {"half", "interleaved"}
 SCALINGS = {"none", "default", "linear", "dynamic", "ntk", "yarn", "llama3", "longrope", "su", "proportional"}
-ONLY_CONFIG = {"mrope", "ntk_alpha"}  # a scaling that has parameters, which only a configuration gives
-_BY_BEGINNING = re.compile("learned|sinusoid|relative_sinusoid")  # whatever comes after it, as in "learned_1d"
+ONLY_CONFIG = {"mrope", "ntk_alpha"}  # scalings with parameters that only a configuration can give
+_BY_BEGINNING = re.compile("learned|sinusoid|relative_sinusoid")  # whatever follows, as in "learned_1d"
 
 
 def _ours(**others: str) -> dict[str, str]:
     return {name: ours for ours, names in others.items() for name in names.split()}
 
 
-_MEANT = _ours(  # what others call our words, and what they say by them
+_MEANT = _ours(  # other names of our words and of their values
     base="theta rope_theta rotary_base",
     heads="n_heads num_heads num_attention_heads nheads",
     num_buckets="n_buckets relative_attention_num_buckets",
@@ -88,13 +88,13 @@ _LAYOUTS_MEANT = _ours(
     interleaved="gptj gpt_j gpt-j meta complex pairs adjacent rotate_every_two",
 )
 _ENCODINGS_MEANT = _ours(rope="rotary rope1d", rope2d="rope_2d rope-2d", mrope="m_rope m-rope")
-SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # of head_dim, which others say for rotary_dim
-_OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # near ours, and no misspelt ones
-_NEAR = 0.75  # of two words, from which on one is taken for the other misspelt
-# as people name the lanes of sinusoids: sines and cosines in two blocks or taking turns, either of them first
+SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # shares of head_dim, in place of rotary_dim
+_OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # similar to ours, but not misspelt
+_NEAR = 0.75  # similarity from which one word counts as a misspelling of another
+# common names for the layout of sinusoids: sines and cosines in two blocks or alternating, either of them first
 _SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
 _WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|^_?cos")
-# what the variant of a sinusoid may have in it; any other leaves open which formula is right
+# known parts of a sinusoid's variant; any other leaves open which formula is right
 _FORMULAS = (
     "paper vaswani original standard attention tensor2tensor t2t fairseq m2m halfminusone half1 timingsignal detr "
     "maskformer loftr mae vit moco norm raw sin cos xl espnet conformer interleaved half blocks flip"
@@ -102,18 +102,18 @@ _FORMULAS = (
 
 
 def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str, Any], list[str]]:
-    """Return a specification in our words, and a sentence for each that nothing reads.
+    """Return a specification in our words, and a sentence for each word that is not read.
 
     Args:
-        spec: Its words; None for none.
-        convention: How the subject is called: sinusoids have more layouts than rotations.
+        spec: Its words, or None.
+        convention: How to call the subject: sinusoids have more layouts than rotations.
 
     Raises:
-        TypeError: It is no mapping of words.
-        ValueError: A word is misspelt, said twice, or says what it cannot, or what cannot be judged by.
+        TypeError: It is not a mapping of words.
+        ValueError: A word is misspelt, given twice, has an impossible value, or is not read although it matters.
 
     >>> read({"encoding": "rope", "theta": 10000.0, "comment": "ours"})
-    ({'encoding': 'rope', 'base': 10000.0}, ["'comment' of the specification, which is no word that posenc reads"])
+    ({'encoding': 'rope', 'base': 10000.0}, ["'comment' of the specification, which posenc does not know"])
     >>> read({"encoding": "rope", "rotary_dims": 32})
     Traceback (most recent call last):
     ...
@@ -122,9 +122,9 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
     if spec is None:
         return {}, []
     if not isinstance(spec, Mapping) or not all(isinstance(word, str) for word in spec):
-        raise TypeError(f"verify: the spec must be a dict of words; got {type(spec).__name__}. Give a JSON object.")
+        raise TypeError(f"verify: the spec must be a dict; got {type(spec).__name__}. Give a JSON object.")
     asked, notes = _translated(spec)
-    asked = {word: values.said(word, said, convention) for word, said in asked.items()}
+    asked = {word: values.checked(word, said, convention) for word, said in asked.items()}
     _share(asked, spec)
     if "layout" in asked:
         asked["layout"] = _layout(asked, convention)
@@ -133,7 +133,7 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
 
 
 def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return what our words say, and report what others are there; a word that says None says nothing."""
+    """Return the values of our words, and report unknown ones; a word with the value None is ignored."""
     asked: dict[str, Any] = {}
     notes: list[str] = []
     for word, said in spec.items():
@@ -143,14 +143,14 @@ def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if ours not in WORDS:
             notes += _unknown("the spec has a word", word, WORDS)
         elif ours in asked and asked[ours] != said:
-            raise ValueError(f"verify: the spec says {ours!r} twice, also as {word!r}. Say it once.")
+            raise ValueError(f"verify: the spec gives {ours!r} twice, once as {word!r}. Give it once.")
         elif said is not None:
             asked[ours] = said
     return asked, notes
 
 
 def _share(asked: dict[str, Any], spec: Mapping[str, Any]) -> None:
-    """Put the share of dimensions that rotate into our words, as their number."""
+    """Replace the rotated share of dimensions by their number."""
     for word in SHARES & set(spec):
         whole, share = asked.get("head_dim"), spec[word]
         if whole is None or not values.is_number(share) or not 0 < share <= 1:
@@ -158,15 +158,15 @@ def _share(asked: dict[str, Any], spec: Mapping[str, Any]) -> None:
                 f"verify: {word} must be a share of head_dim, from 0 to 1; got {share!r:.40} of {whole!r}."
             )
         if asked.setdefault("rotary_dim", int(whole * share)) != int(whole * share):
-            raise ValueError(f"verify: {word}={share!r} is not rotary_dim={asked['rotary_dim']!r}. Say one of them.")
+            raise ValueError(f"verify: {word}={share!r} contradicts rotary_dim={asked['rotary_dim']!r}. Give one.")
 
 
 def _unknown(what: str, said: str, known: Iterable[str]) -> list[str]:
-    """Report a word that nothing reads; refuse it where it is nearly one that is read."""
+    """Report an unknown word; refuse it if it resembles a known one."""
     near = [] if said in _OTHERS else get_close_matches(said[:100].lower(), sorted(known), 2, _NEAR)
     if near:
         raise ValueError(f"verify: {what} {said[:100]!r}. Did you mean {' or '.join(map(repr, near))}?")
-    return [f"{said[:100]!r} of the specification, which is no word that posenc reads"]
+    return [f"{said[:100]!r} of the specification, which posenc does not know"]
 
 
 def _layout(asked: Mapping[str, Any], convention: str) -> str:
@@ -181,7 +181,7 @@ def _layout(asked: Mapping[str, Any], convention: str) -> str:
 
 
 def _encoding(asked: dict[str, Any]) -> list[str]:
-    """Put the encoding in small letters and report one that is not known; refuse one that is misspelt."""
+    """Write the encoding in lower case and report an unknown one; refuse a misspelt one."""
     from posenc import registry
     from posenc.definitions import versions
 
@@ -189,13 +189,13 @@ def _encoding(asked: dict[str, Any]) -> list[str]:
         return []
     name = asked["encoding"] = _ENCODINGS_MEANT.get(said.lower(), said.lower())
     if name.startswith("alibi@") and name not in versions.BIASES:
-        raise ValueError(f"verify: there is no definition {said[:100]!r}. Use one of {_list(versions.BIASES)}.")
+        raise ValueError(f"verify: unknown definition {said[:100]!r}. Use one of {_list(versions.BIASES)}.")
     known = {*ENCODINGS, *registry.names(), *versions.BIASES}
     return [] if name in known or _BY_BEGINNING.match(name) else _unknown("encoding cannot be", said, known)
 
 
 def _variant(asked: Mapping[str, Any], convention: str) -> list[str]:
-    """Report a formula of sinusoids that is not known; refuse one that is misspelt."""
+    """Report an unknown formula of sinusoids; refuse a misspelt one."""
     said = re.sub(r"[^a-z0-9]", "", asked.get("variant", "").lower())
     if convention not in _SINUSOIDS or not said or any(name in said for name in _FORMULAS.split()):
         return []
@@ -203,11 +203,11 @@ def _variant(asked: Mapping[str, Any], convention: str) -> list[str]:
 
 
 def _scaling(asked: Mapping[str, Any]) -> None:
-    """Refuse a scaling that is unknown, or of which only the name is given where it has parameters of its own."""
+    """Refuse a scaling that is unknown, or that is given only by name although it needs parameters."""
     said, is_given = asked.get("scaling", "none"), bool(asked.get("config"))
-    if isinstance(said, Mapping):  # as a configuration has it
+    if isinstance(said, Mapping):  # as in a configuration
         said, known = said.get("rope_type", said.get("type", "default")), SCALINGS | ONLY_CONFIG
-    elif is_given:  # which says it all
+    elif is_given:  # the parameters are complete
         return
     elif said in ONLY_CONFIG:
         raise ValueError(f"verify: scaling {said!r} needs parameters. Give the model's config in the spec.")
@@ -215,14 +215,14 @@ def _scaling(asked: Mapping[str, Any]) -> None:
         known = SCALINGS
         if said in ("none", "default") and asked.get("factor", 1) != 1:
             factor = asked["factor"]
-            raise ValueError(f"verify: factor {factor!r:.40} has no scaling that it is of. Name one: {_list(known)}.")
+            raise ValueError(f"verify: factor {factor!r:.40} needs a scaling. Name one: {_list(known)}.")
     if not isinstance(said, str) or said not in known:
         _unknown("scaling cannot be", str(said), known)
         raise ValueError(f"verify: scaling cannot be {said!r:.60}. Use one of {_list(known)}, or give a config.")
 
 
 def _unread(asked: Mapping[str, Any], convention: str) -> list[str]:
-    """Report the words of ours that a convention does not read; refuse those that change what is right."""
+    """Report our words that a convention does not read; refuse those that change the right answer."""
     if convention not in READS:
         return []
     reads = {*READS[convention].split(), "encoding", "kind"}
@@ -231,7 +231,7 @@ def _unread(asked: Mapping[str, Any], convention: str) -> list[str]:
         if word not in DESCRIBE:
             others = [name for name, words in READS.items() if word in words.split() and name != "encoding"]
             raise ValueError(
-                f"verify: {convention} does not read {word!r}, which changes what is right; got {asked[word]!r:.60}. "
+                f"verify: {convention} does not read {word!r}, which affects the answer; got {asked[word]!r:.60}. "
                 f"Remove it, or use a convention that reads it: {', '.join(others) or 'none does'}."
             )
     return [f"{word!r} of the specification, which {convention} does not read" for word in unread]

@@ -1,4 +1,4 @@
-"""A pytest decorator that makes one test of each subject."""
+"""A pytest decorator that makes one test for each subject."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,11 @@ Expected = Mapping[str, tuple[str, str]]
 
 
 class CheckError(AssertionError):
-    """An implementation is not what its spec says, or nothing can be said of it."""
+    """An implementation does not match its spec, or the check cannot decide."""
 
 
 class ExpectedError(CheckError):
-    """It fails, by the code that was expected."""
+    """The subject fails with the expected code."""
 
 
 class Check:
@@ -24,8 +24,8 @@ class Check:
 
     Args:
         name: The subject's name.
-        subject: What `build()` returns, how it is called, and its spec.
-        code: The first cause that is expected of it; None expects it to pass.
+        subject: The object that `build()` returns, its convention, and its spec.
+        code: The code of the expected first cause; None if it should pass.
     """
 
     def __init__(self, name: str, subject: tuple[Any, str, Mapping[str, Any] | None], code: str | None) -> None:
@@ -33,7 +33,7 @@ class Check:
         self.subject, self.convention, self.spec = subject
 
     def __call__(self) -> "Report":
-        """Run it and return the report.
+        """Run the check and return the report.
 
         Raises:
             CheckError: It does not pass; the message is the report's text.
@@ -48,7 +48,7 @@ class Check:
         found = report.causes[0].code if report.causes else report.status
         if found == self.code:
             raise ExpectedError(said)
-        raise CheckError(said if self.code is None else f"{said}\nexpected is {self.code}, found {found}")
+        raise CheckError(said if self.code is None else f"{said}\nexpected {self.code}, found {found}")
 
     def __repr__(self) -> str:
         return f"Check({self.name!r}, {self.convention!r})"
@@ -57,18 +57,18 @@ class Check:
 def parametrize_with_checks(
     subjects: Mapping[str, Any] | Iterable[Any], *, expected: Expected | None = None
 ) -> "pytest.MarkDecorator":
-    """Run a test once for each subject; it gets `check`, to be called without arguments.
+    """Run a test once for each subject; it receives `check`, to be called without arguments.
 
-    A failure that is known stays visible: it is an xfail with its reason while the first cause is the one named, and
-    fails the run as soon as the subject fails otherwise or passes.
+    A known failure stays visible: it is an xfail with its reason while the first cause is the named one, and it fails
+    the run when the subject fails otherwise or passes.
 
     Args:
-        subjects: (subject, convention, spec) by name, or a list of them, named by convention and number.
-        expected: By name: the code of the first cause, or "cannot_tell", and the reason.
+        subjects: (subject, convention, spec) by name, or a list of them, which are named by convention and index.
+        expected: By name, the code of the first cause, or "cannot_tell", and the reason.
 
     Raises:
-        TypeError: A subject is no such triple.
-        ValueError: A failure is expected of a name that is no subject's, or without a code or a reason.
+        TypeError: A subject is not such a triple.
+        ValueError: An expected failure names no subject, or lacks a code or a reason.
 
     >>> from posenc.verify import parametrize_with_checks
     >>> @parametrize_with_checks({"bloom": (lambda n: [2.0 ** -(h + 1) for h in range(n)], "slopes_fn", {"heads": 8})})
@@ -92,13 +92,13 @@ def parametrize_with_checks(
             if not isinstance(why, tuple | list) or len(why) != 2 or not all(isinstance(w, str) and w for w in why):
                 raise ValueError(
                     f"parametrize_with_checks: an expected failure is (code, reason); got {why!r} for {own!r}. "
-                    f"Say why it is expected."
+                    f"Give a reason."
                 )
             marks = [pytest.mark.xfail(strict=True, reason=": ".join(why), raises=ExpectedError)]
         cases.append(pytest.param(Check(own, subject, why and why[0]), id=own, marks=marks))
     if known:
         raise ValueError(
-            f"parametrize_with_checks: a failure is expected of {next(iter(known))!r}, which is no subject; "
+            f"parametrize_with_checks: expected names {next(iter(known))!r}, which is not a subject; "
             f"got {', '.join(str(case.id) for case in cases) or 'none'}. Name one of them."
         )
     return pytest.mark.parametrize("check", cases)

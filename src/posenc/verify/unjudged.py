@@ -1,4 +1,4 @@
-"""What a judgement of a configuration does not cover, in a few lines that stand next to its result."""
+"""The parts that the judgement of a configuration does not cover, in a few lines that are printed with it."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,35 +20,35 @@ _MOST = 6  # names in one line
 
 
 def of_model(model: Model, rotations: list[config.Rotary]) -> tuple[str, ...]:
-    """Return what was not judged of a model.
+    """Return the parts of a model that were not judged.
 
     Args:
-        model: The model as it was opened.
-        rotations: What was read of each kind of layer that rotates.
+        model: The opened model.
+        rotations: The rotation of each kind of layer that rotates.
     """
     is_rotated, types = unrotated.kind(model) is None, {one.rope_type for one in rotations}
     parts, unknown = _names(_other_parts(model)), _names(_unknown(model) if is_rotated else ())
     yarns = (one for one in rotations if one.rope_type == "yarn")
     lines = {
-        "the pairing of the weights: a configuration does not say it": is_rotated,
-        "the weights: a configuration does not hold them": not is_rotated,
+        "the pairing of the weights: a configuration does not contain it": is_rotated,
+        "the weights: a configuration does not contain them": not is_rotated,
         f"other parts of the file: {parts}": parts,
         f"keys that posenc does not know: {unknown}": unknown,
-        "how many layers there are of each kind: the file does not say it": rotations and _is_unlisted(model),
-        "frequencies of texts beyond max_position_embeddings: dynamic NTK forms them while the model runs": "dynamic"
+        "how many layers there are of each kind: the file does not contain it": rotations and _is_unlisted(model),
+        "frequencies of texts beyond max_position_embeddings: dynamic NTK computes them while the model runs": "dynamic"
         in types,
-        "which of its two lists a program takes at which length": "longrope" in types,
-        "factor against max_position_embeddings: with M-RoPE positions do not count tokens": any(
+        "which of its two lists a program uses at which length": "longrope" in types,
+        "whether factor fits max_position_embeddings: with M-RoPE positions do not count tokens": any(
             has_axes(model, {"mrope_section": one.sections}) for one in yarns
         ),
-        "the rotation: no layer was read that rotates": is_rotated and not rotations,
-        "which keys the model type reads: it is not known": is_rotated and model.name and model.name not in TYPES,
+        "the rotation: no rotating layer was found": is_rotated and not rotations,
+        "which keys the model type reads: the type is unknown": is_rotated and model.name and model.name not in TYPES,
     }
     return tuple(line for line, is_so in lines.items() if is_so)
 
 
 def _is_unlisted(model: Model) -> bool:
-    """Return whether a file leaves out which layers are of which kind, and the type's rule is not repeated here."""
+    """Return whether a file does not contain which layers are of which kind, and posenc has no rule for the type."""
     try:
         kinds.layers(model)
     except ValueError as error:
@@ -62,7 +62,7 @@ def _levels(model: Model) -> Iterator[Mapping[str, Any]]:
 
 
 def _other_parts(model: Model) -> Iterator[str]:
-    """Yield the keys of parts that are models of their own, with positions of their own."""
+    """Yield the keys of parts that are models with their own positions."""
     inside = {key for key, _ in model.outer}
     for fields in _levels(model):
         for key, part in fields.items():
@@ -73,7 +73,7 @@ def _other_parts(model: Model) -> Iterator[str]:
 
 
 def _unknown(model: Model) -> Iterator[str]:
-    """Yield keys whose names speak of positions, or that parameters of a scaling hold, and that are not read."""
+    """Yield keys about positions, or among the parameters of a scaling, that are not read."""
     for fields in _levels(model):
         for key, value in fields.items():
             speaks = key not in _JUDGED and _ABOUT_POSITIONS.search(key) and not key.endswith("_config")

@@ -1,4 +1,4 @@
-"""What each word of a specification may say."""
+"""The allowed values of each word of a specification."""
 
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
@@ -12,7 +12,7 @@ def _is_whole(said: Any, low: int = -(1 << 40), high: int = 1 << 40) -> bool:
 
 
 def is_number(said: Any, low: float = -1e30) -> bool:
-    """Return whether something is a number of a size that numbers of position encodings have."""
+    """Return whether a value is a number of a size that occurs in position encodings."""
     is_one = not isinstance(said, bool) and isinstance(said, Real)
     return is_one and low <= said <= 1e30  # not NaN
 
@@ -26,7 +26,7 @@ def _is_extent(said: Any) -> bool:
     return all(_is_whole(one, 1) for one in pair)
 
 
-# what each word may say: a kind, one of a few names, or either of them; a convention may have its own
+# allowed values of each word: a kind, one of a few names, or either; a convention may have its own
 _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     word: (must_be, fits)
     for words, must_be, fits in (
@@ -50,7 +50,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
             "causal bidirectional chunked interleaved packed cls truncate normalize normalise normalized normalised",
             *("true or false", lambda said: isinstance(said, int) and said in (0, 1)),
         ),
-        ("window", "how many keys a query sees, or rows and columns", _is_extent),
+        ("window", "the number of keys that a query sees, or rows and columns", _is_extent),
         ("grid", "rows and columns of an image", _is_extent),
         ("section", "a list of whole numbers", _is_list),
         ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, is_number)),
@@ -74,8 +74,8 @@ _NAMES = {
 }
 
 
-def said(word: str, value: Any, convention: str) -> Any:
-    """Return what a word says in our words; refuse what it cannot say."""
+def checked(word: str, value: Any, convention: str) -> Any:
+    """Return the value of a word in our words; refuse an impossible one."""
     own = f"{convention}.{word}"
     names = _NAMES.get(own, _NAMES.get(word, "")).split()
     must_be, fits = _KINDS.get(own, _KINDS.get(word, ("", bool)))

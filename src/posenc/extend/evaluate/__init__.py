@@ -1,1 +1,1 @@
-"""How well causal models read longer texts than they were trained on, with each method of stretching."""
+"""Evaluation of causal models on texts longer than their training texts, with each context extension method."""

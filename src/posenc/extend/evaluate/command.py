@@ -1,4 +1,4 @@
-"""`posenc evaluate` from its options to its exit code: measure the cells that are missing, then write the report."""
+"""`posenc evaluate` from its options to its exit code: measure the missing cells, then write the report."""
 
 import csv
 import hashlib
@@ -28,11 +28,11 @@ Cell = dict[str, Any]
 
 
 def evaluate(options: Options, say: Say) -> tuple[int, dict[str, Any]]:
-    """Measure models, or go on where a run was stopped, and write the report.
+    """Measure models, or resume an interrupted run, and write the report.
 
     Args:
-        options: What is asked.
-        say: Hears a line for each cell, and where the report is.
+        options: The options.
+        say: Called with a line for each cell, and with the report's path.
 
     Returns:
         The exit code (0, 1 if a cell failed, 130 after Ctrl-C) and the main findings.
@@ -57,7 +57,7 @@ def evaluate(options: Options, say: Say) -> tuple[int, dict[str, Any]]:
         write(folder / "run.json", json.dumps(record, indent=1).encode(), sync=True)
         say(f"report: {(folder / 'report.html').resolve().as_uri()}")
     if status == "interrupted":
-        say(f"interrupted with {len(plan.jobs) - len(cells)} cells missing; the same command goes on")
+        say(f"interrupted with {len(plan.jobs) - len(cells)} cells missing; the same command resumes")
         return INTERRUPTED, Findings(record, cells).summary()
     return 1 if problems else 0, Findings(record, cells).summary()
 
@@ -65,7 +65,7 @@ def evaluate(options: Options, say: Say) -> tuple[int, dict[str, Any]]:
 def _measure(
     plan: Plan, folder: Path, device: str, done: dict[Job, Cell], problems: list[dict[str, Any]], say: Say
 ) -> None:
-    """Measure the cells that are missing, one model at a time, and write each as it is finished."""
+    """Measure the missing cells, one model at a time, and write each when it is finished."""
     here = _device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     todo = [job for job in plan.jobs if job not in done]
     began, total, gone = time.monotonic(), sum(map(plan.tokens, todo)), 0
@@ -79,7 +79,7 @@ def _measure(
             try:
                 model.use(plan.stretched[job.method])
                 rows = _rows(plan, model, job)
-            except (RuntimeError, ValueError) as error:  # out of memory, or a scaling that this model refuses
+            except (RuntimeError, ValueError) as error:  # out of memory, or a scaling that the model rejects
                 problems.append({**job._asdict(), "message": describe(error)})
                 say(f"{job.method} {job.length:,} {job.measure} failed: {describe(error)}")
                 continue
@@ -100,23 +100,23 @@ def _device(name: str) -> torch.device:
 
 
 def _load(plan: Plan, path: str, device: torch.device) -> Model:
-    """Load a model, and see that it can read the longest text, and reads it from left to right.
+    """Load a model, and check that it can read the longest text and is causal.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: It cannot, or is not.
     """
     text = plan.text
     try:
         model = plan.targets[path].load(device)
         model.score(text.tokens[None, : text.longest + 1], 1)
-    except (RuntimeError, IndexError) as error:  # a table of positions that ends before, or no memory
+    except (RuntimeError, IndexError) as error:  # a position table that is too short, or out of memory
         raise ValueError(f"{WHO}: {path} cannot read {text.longest} tokens: {error}") from error
     pair = text.tokens[:16].expand(2, -1).clone()
     pair[1, -1] = text.tokens[text.tokens != pair[0, -1]][0]
     with torch.inference_mode():
         one, other = model.logits(pair.to(device), 8)[:, :-1].float()
     if (one - other).abs().max() > 0.01 * one.abs().max():
-        raise ValueError(f"{WHO}: {path} looks ahead: a later token changes what it predicts. Name a causal model.")
+        raise ValueError(f"{WHO}: {path} is not causal: a later token changes its predictions. Give a causal model.")
     return model
 
 
@@ -132,7 +132,7 @@ def _rows(plan: Plan, model: Model, job: Job) -> list[Row]:
 
 
 def _file(folder: Path, plan: Plan, job: Job) -> Path:
-    """Return the file of a cell, whose name changes with everything that its numbers depend on."""
+    """Return the file of a cell; its name contains a hash of everything that its numbers depend on."""
     identity = plan.record["identity"]
     own = {**identity, "models": identity["models"][job.model], "parameters": identity["parameters"][job.method]}
     key = hashlib.sha256(json.dumps([own | {"lengths": job.length}, job.measure], sort_keys=True).encode()).hexdigest()
@@ -140,17 +140,17 @@ def _file(folder: Path, plan: Plan, job: Job) -> Path:
 
 
 def _check_folder(folder: Path, identity: dict[str, Any], force: bool) -> None:
-    """Refuse a directory that holds another run or something else, unless its report may be replaced."""
+    """Refuse a directory with another run or foreign files, unless its report may be replaced."""
     try:
         found = sorted(entry.name for entry in folder.iterdir() if entry.name != CELLS) if folder.exists() else []
     except OSError as error:
-        raise ValueError(f"{WHO}: cannot read --out {folder}: {error.strerror}. Choose another.") from error
+        raise ValueError(f"{WHO}: cannot read --out {folder}: {error.strerror}. Choose another directory.") from error
     run = read_json(folder / "run.json") or {}
     if found and run.get("identity") != identity and not force:
         what = "another evaluation" if "identity" in run else found[0]
         raise ValueError(
-            f"{WHO}: --out {folder} holds {what}, and nothing in it was touched. Choose another, or --force to replace "
-            "run.json, report.html and results.csv there; finished cells stay."
+            f"{WHO}: --out {folder} holds {what}. Nothing in it was changed. Choose another directory, or --force to "
+            "replace run.json, report.html and results.csv there; finished cells are kept."
         )
 
 

@@ -1,4 +1,4 @@
-"""What the measured cells show: means with bootstrap intervals, paired differences, and verdicts formed from them."""
+"""Findings from measured cells: means with bootstrap intervals, paired differences, and their verdicts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Expected:
-    """A published order: without training, one method is worse than another."""
+    """A published ranking: without training, one method is worse than another."""
 
     worse: str
     better: str
@@ -47,8 +47,8 @@ class Estimate(NamedTuple):
 def estimate(values: Array) -> Estimate:
     """Return the mean over models and pieces, with a bootstrap interval that draws both anew (Owen 2007, 0712.1111).
 
-    Every model read the same pieces, so a draw takes some models, some pieces, and all their pairs. With one model the
-    interval is of that model on other pieces; with a few it hardly exceeds their range.
+    Every model reads the same pieces, so a draw takes some models, some pieces, and all their pairs. With one model the
+    interval covers only that model on other pieces; with a few models it hardly exceeds their range.
 
     Args:
         values: (models, pieces).
@@ -64,11 +64,11 @@ def estimate(values: Array) -> Estimate:
 
 
 class Findings:
-    """All that a run measured, by method, measure and length.
+    """All measurements of a run, by method, measure and length.
 
     Args:
-        run: Its record, as saved.
-        cells: Those that are finished.
+        run: The run's record, as saved.
+        cells: The finished cells.
     """
 
     def __init__(self, run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> None:
@@ -89,14 +89,14 @@ class Findings:
     def values(
         self, method: str, measure: str, length: int, fact: str = "bits", depth: float | None = None
     ) -> dict[str, Array]:
-        """Return by model one number for each piece; of needles the mean over depths, or of one depth.
+        """Return by model one number for each piece; for needles the mean over depths, or of one depth.
 
         Args:
-            method: Its label.
+            method: The method's label.
             measure: POSITION, SLIDING or a kind of needle.
-            length: The context.
-            fact: What of a row: "bits", "exact", or "gain", the bits that a needle saves.
-            depth: Of a needle.
+            length: The length of the context.
+            fact: The entry of a row: "bits", "exact", or "gain", the bits that a needle saves.
+            depth: The depth of a needle; None for the mean over depths.
         """
         found = {}
         for model, rows in self._rows.get((method, measure, length), {}).items():
@@ -111,18 +111,18 @@ class Findings:
     def mean(
         self, method: str, measure: str, length: int, fact: str = "bits", depth: float | None = None
     ) -> Estimate | None:
-        """Return the mean of those numbers, None where nothing is measured."""
+        """Return the mean of those numbers, or None if nothing is measured."""
         found = self.values(method, measure, length, fact, depth)
         return estimate(np.stack(list(found.values()))) if found else None
 
     def difference(self, method: str, other: str, measure: str, length: int) -> Estimate | None:
-        """Return by how many bits one method is above another on the same pieces of the same models."""
+        """Return how many bits one method is above another on the same pieces and models."""
         one, two = self.values(method, measure, length), self.values(other, measure, length)
         both = [one[model] - two[model] for model in one if model in two]
         return estimate(np.stack(both)) if both else None
 
     def ranking(self, length: int) -> list[tuple[str, Estimate, bool]]:
-        """Return the methods at a length, best first, and whether each is surely worse than the one before it."""
+        """Return the methods at a length, best first, and whether each is significantly worse than the previous one."""
         found = [(method, mean) for method in self.methods if (mean := self.mean(method, POSITION, length))]
         found.sort(key=lambda one: one[1].mean)
         before = [None, *(name for name, _ in found)]
@@ -133,7 +133,7 @@ class Findings:
         return [(*one, gap is not None and gap.low > 0) for one, gap in zip(found, gaps, strict=True)]
 
     def expectations(self, length: int) -> list[tuple[Expected, Estimate, str]]:
-        """Return the published orders of methods that were run, the difference measured, and the verdict."""
+        """Return the published rankings of the methods in the run, the measured difference, and the verdict."""
         found = []
         for one in EXPECTED:
             gap = self.difference(one.worse, one.better, POSITION, length)
@@ -142,7 +142,7 @@ class Findings:
         return found
 
     def guard(self) -> list[tuple[str, list[Estimate | None], str]]:
-        """Return what each method costs on short texts, by length, and the verdict."""
+        """Return the cost of each method on short texts, by length, and the verdict."""
         found = []
         for method in self.methods:
             costs = [self.difference(method, NONE, POSITION, length) for length in self.short]

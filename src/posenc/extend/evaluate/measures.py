@@ -1,4 +1,4 @@
-"""What is measured of a model: the loss of fixed tokens behind growing contexts, and needles by depth and length."""
+"""The measures of a model: the loss of fixed tokens with growing context, and needles by depth and length."""
 
 import random
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from torch import Tensor
 from posenc.extend.evaluate.targets import Model, Target
 
 POSITION, SLIDING = "position", "sliding"
-DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a needle: shares of the text before the question
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # depths of a needle: shares of the text before the question
 _NAMES = ("Cairo", "Delhi", "Perth", "Dakar", "Turin", "Osaka", "Paris", "Quito")
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Needle:
-    """A kind of needle; {a}, {b}, .. stand for names and {w}, {x}, .. for numbers, of which {x} is the answer.
+    """A kind of needle; {a}, {b}, .. stand for names and {w}, {x}, .. for numbers; {x} is the answer.
 
     Args:
-        sentence: What is hidden, at the depth that is tested.
-        others: Sentences that stand in the text too, at even depths.
-        question: What the model goes on from.
+        sentence: The hidden sentence, at the tested depth.
+        others: Other sentences in the text, at evenly spaced depths.
+        question: The text that the model continues.
     """
 
     sentence: str
@@ -33,7 +33,7 @@ class Needle:
     question: str
 
 
-# after RULER (Hsieh 2024, 2404.06654), scored by the probability of the answer so that small models can be compared too
+# after RULER (Hsieh 2024, 2404.06654), scored by the answer's probability, so that small models can be compared
 NEEDLES = {
     "single": Needle("The pass key of {a} is {x}.", (), "The pass key of {a} is"),
     "multi-key": Needle(
@@ -52,12 +52,12 @@ NEEDLES = {
 
 @dataclass(frozen=True)
 class Text:
-    """The tokens of a text, and which of them are scored.
+    """The tokens of a text, and the choice of those that are scored.
 
     Args:
-        tokens: All of them.
-        longest: The longest context; every scored token has at least as many before it.
-        scored: How many tokens of a piece are scored: its last ones.
+        tokens: All tokens.
+        longest: The longest context; every scored token has at least this many tokens before it.
+        scored: How many tokens at the end of a piece are scored.
         pieces: How many pieces there are.
     """
 
@@ -67,14 +67,14 @@ class Text:
     pieces: int
 
     def ends(self, measure: str) -> Int64[Tensor, " pieces"]:
-        """Return the last token of each piece: spread over the whole text, or one behind the other to slide along."""
+        """Return the last token of each piece: spread over the whole text, or consecutive for SLIDING."""
         if measure == SLIDING:
             return self.longest + self.scored * torch.arange(self.pieces)
         return torch.linspace(self.longest, len(self.tokens) - 1, self.pieces, dtype=torch.float64).long()
 
 
 def read(model: Model, target: Target, text: Text, measure: str, length: int) -> list[Row]:
-    """Return the bits that the scored tokens of each piece cost on average, with so many tokens of context.
+    """Return the mean bits of the scored tokens of each piece, with `length` tokens of context.
 
     The context includes the scored tokens themselves; the same tokens are scored at every length.
     """
@@ -86,10 +86,10 @@ def read(model: Model, target: Target, text: Text, measure: str, length: int) ->
 
 
 def find_needles(model: Model, target: Target, text: Text, kind: str, length: int, trials: int) -> list[Row]:
-    """Return for each depth and trial the bits of an answer's token given the needle, and without it.
+    """Return for each depth and trial the bits of a token of the answer, with and without the needle.
 
     Returns:
-        Rows with `bits`, `without`, and `exact`: whether the model would have written all of the answer.
+        Rows with `bits`, `without`, and `exact`: whether greedy decoding would give the whole answer.
     """
     rows: list[Row] = []
     for trial in range(trials):
@@ -104,10 +104,10 @@ def find_needles(model: Model, target: Target, text: Text, kind: str, length: in
 
 
 def hide(target: Target, text: Text, kind: str, length: int, trial: int) -> tuple[Int64[Tensor, "n seq"], int]:
-    """Return texts that end with the answer, first the one without the needle, then one for each depth.
+    """Return texts that end with the answer: one without the needle, then one for each depth.
 
     Returns:
-        Windows (1 + depths, length + 1), and how many of the last tokens are the answer.
+        Windows (1 + depths, length + 1), and how many tokens at the end are the answer.
 
     Raises:
         ValueError: The sentences are longer than the text.
@@ -136,7 +136,7 @@ def hide(target: Target, text: Text, kind: str, length: int, trial: int) -> tupl
 
 
 def fits(target: Target, text: Text, kind: str, length: int, trials: int) -> bool:
-    """Return whether a kind's sentences leave room for some text."""
+    """Return whether a kind's sentences fit into a length."""
     try:
         for trial in range(trials):
             hide(target, text, kind, length, trial)
@@ -146,7 +146,7 @@ def fits(target: Target, text: Text, kind: str, length: int, trials: int) -> boo
 
 
 def _insert(hay: Sequence[int], spots: Sequence[tuple[float, list[int]]]) -> list[int]:
-    """Return tokens with others put in at depths."""
+    """Return tokens with others inserted at depths."""
     placed = sorted((round(depth * len(hay)), tokens) for depth, tokens in spots)
     cuts = [0, *(place for place, _ in placed), len(hay)]
     parts = [list(hay[a:b]) for a, b in pairwise(cuts)]

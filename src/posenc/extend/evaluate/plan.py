@@ -1,4 +1,4 @@
-"""What an evaluation is asked to do, and the cells that follow: all checked before a weight is read."""
+"""The options of an evaluation and its cells, all checked before any weights are read."""
 
 import hashlib
 import shlex
@@ -18,26 +18,26 @@ from posenc.extend.evaluate.targets import WHO, Target, find
 from posenc.extend.stretch import METHODS, Stretched
 
 SCHEMA = 1
-MOST_SCORED = 512  # tokens of a piece; of a large vocabulary their logits take 300 MB
+MOST_SCORED = 512  # tokens of a piece; with a large vocabulary their logits take 300 MB
 _LONGEST = 1 << 24
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked.
+    """The options of an evaluation.
 
     Args:
         paths: Directories of models; several are seeds of one model.
-        text: The file.
-        lengths: Of context, in tokens; none means 1, 2, 4 and 8 times the trained length.
-        methods: NAME or NAME:FACTOR; unscaled RoPE, none, always goes first.
-        factor: How many times longer than the trained length; None takes the longest of the lengths over it.
-        trained_len: None takes what the configuration names.
-        pieces: Of text, each with its own scored tokens.
-        trials: Of each kind of needle, depth and length; 0 leaves needles out.
-        device: To compute on; a GPU if left out and there is one.
+        text: The path of the text.
+        lengths: Context lengths in tokens; none means 1, 2, 4 and 8 times the trained length.
+        methods: NAME or NAME:FACTOR; unscaled RoPE, none, is always the first.
+        factor: The factor of all methods; None takes the longest length / the trained length.
+        trained_len: The trained length; None takes that of the configuration.
+        pieces: How many pieces of text, each with its own scored tokens.
+        trials: How many needles of each kind, depth and length; 0 measures none.
+        device: The device; by default a GPU if there is one.
         out: The directory.
-        force: Replace a report that is there.
+        force: Replace an existing report.
     """
 
     paths: Sequence[str]
@@ -64,7 +64,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What follows from the options: all checked, and nothing written or loaded yet."""
+    """The plan for checked options; nothing is written or loaded yet."""
 
     targets: dict[str, Target]
     stretched: dict[str, Stretched | None]
@@ -79,22 +79,24 @@ class Plan:
 
 
 def make_plan(options: Options) -> Plan:
-    """Check what is asked, read the text, and list the cells.
+    """Check the options, read the text, and list the cells.
 
     Raises:
-        ValueError: A directory, method, factor or length that will not do, or a text that is too short.
+        ValueError: A directory, method, factor or length is invalid, or the text is too short.
     """
     targets = {path: find(path, options.trained_len) for path in dict.fromkeys(options.paths)}
     first, *others = targets.values()
     trained = first.trained_len
     if any(other.trained_len != trained for other in others):
-        said = ", ".join(f"{target.name} {target.trained_len}" for target in targets.values())
-        raise ValueError(f"{WHO}: models of one run must have one trained length; got {said}. Evaluate them apart.")
+        got = ", ".join(f"{target.name} {target.trained_len}" for target in targets.values())
+        raise ValueError(
+            f"{WHO}: models of one run must have the same trained length; got {got}. Evaluate them separately."
+        )
     lengths = sorted(set(options.lengths)) or [trained * n for n in (1, 2, 4, 8)]
     if lengths[0] < trained or lengths[-1] > _LONGEST:
         raise ValueError(
             f"{WHO}: --lengths must lie from the trained length {trained} to {_LONGEST}; got {lengths[0]} to "
-            f"{lengths[-1]}. Shorter texts are tested anyway, at {trained // 2} and {trained} tokens."
+            f"{lengths[-1]}. Short texts, of {trained // 2} and {trained} tokens, are always tested."
         )
     if trained < 8 or options.pieces < 2 or options.trials < 0:
         raise ValueError(
@@ -126,11 +128,13 @@ def _methods(options: Options, target: Target, factor: float) -> dict[str, Stret
         if name == NONE:
             continue
         if name not in METHODS:
-            raise ValueError(f"{WHO}: no method is called {name[:60]!r}. Known: {NONE}, {', '.join(METHODS)}.")
+            raise ValueError(f"{WHO}: unknown method {name[:60]!r}. Known: {NONE}, {', '.join(METHODS)}.")
         try:
             chosen = float(own) if own else factor if options.factor is None else options.factor
         except ValueError:
-            raise ValueError(f"{WHO}: --method is NAME or NAME:FACTOR, as yarn:4; got {label[:60]!r}.") from None
+            raise ValueError(
+                f"{WHO}: --method must be NAME or NAME:FACTOR, such as yarn:4; got {label[:60]!r}."
+            ) from None
         found[label] = target.stretch(name, chosen)
     return found
 
@@ -139,18 +143,18 @@ def _text(options: Options, targets: Sequence[Target], longest: int) -> tuple[Te
     try:
         data = Path(options.text).read_bytes()
     except OSError as error:
-        raise ValueError(f"{WHO}: cannot read --text {options.text}: {error.strerror}. Name a file.") from error
+        raise ValueError(f"{WHO}: cannot read --text {options.text}: {error.strerror}. Give a file.") from error
     ids = targets[0].encode(data)
     for other in targets[1:]:
         if other.encode(data) != ids or other.start != targets[0].start:
             raise ValueError(
-                f"{WHO}: {other.name} reads the text as other tokens than {targets[0].name}. Evaluate it apart."
+                f"{WHO}: {other.name} and {targets[0].name} split the text into different tokens. Evaluate them apart."
             )
     scored = min(targets[0].trained_len // 4, MOST_SCORED)
     pieces = min(options.pieces, (len(ids) - 1 - longest) // scored + 1)  # no token is scored twice
     if pieces < 2:
         raise ValueError(
-            f"{WHO}: the text has {len(ids)} {targets[0].unit}s, and two pieces with {longest} of context need "
+            f"{WHO}: the text has {len(ids)} {targets[0].unit}s, but two pieces with {longest} of context need "
             f"{longest + scored + 1}. Give a longer --text, or smaller --lengths."
         )
     return Text(torch.tensor(ids), longest, scored, pieces), data
@@ -160,7 +164,7 @@ def _record(
     options: Options, targets: dict[str, Target], stretched: dict[str, Stretched | None], lengths: list[int],
     short: list[int], text: Text, data: bytes,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what run.json says."""
+    """Return the contents of run.json."""
     first = next(iter(targets.values()))
     parameters = {label: None if s is None else dict(s.override["rope_parameters"]) for label, s in stretched.items()}
     facts = {"scored": text.scored, "pieces": text.pieces, "trials": options.trials, "longest": text.longest,

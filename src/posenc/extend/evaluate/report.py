@@ -1,4 +1,4 @@
-"""The evaluation's page, in the study's style: one self-contained HTML file whose sentences are formed from numbers."""
+"""The evaluation's report, in the study's style: one self-contained HTML file."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def render(run: Run, cells: Sequence[Mapping[str, Any]]) -> str:
 
     Args:
         run: The record of an evaluation.
-        cells: Those that are finished, at least one.
+        cells: The finished cells, at least one.
     """
     found, marks = Findings(run, cells), assign_marks(run["methods"])
     lengths = sorted({*found.short, *found.lengths})
@@ -55,7 +55,7 @@ def render(run: Run, cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def answer(found: Findings, unit: str) -> list[str]:
-    """Return what was found, in sentences: the order at the longest length, published orders, short texts, needles."""
+    """Return the findings as sentences: the ranking at the longest length, published rankings, short texts, needles."""
     longest = found.lengths[-1]
     where = f"{longest:,} {unit}s ({longest / found.trained_len:g}× the trained length)"
     ranking = found.ranking(longest)
@@ -63,7 +63,7 @@ def answer(found: Findings, unit: str) -> list[str]:
         return [f"Nothing is measured at {where} yet."]
     parts = []
     for name, mean, apart in ranking:
-        parts += ["," if apart else ", not surely better than", f" {name} {plain(mean.mean, 3)}"]
+        parts += ["," if apart else ", not significantly better than", f" {name} {plain(mean.mean, 3)}"]
     sentences = [f"Bits per {unit} at {where}, best first: {''.join(parts[1:]).strip()}."]
     for one, gap, verdict in found.expectations(longest):
         if verdict != "seen":
@@ -77,8 +77,9 @@ def answer(found: Findings, unit: str) -> list[str]:
         if names := [name for name, gain in gains.items() if gain and gain.low > FLAT]:
             helps.append(f"{kind} with {', '.join(names)}")
     if found.kinds:
-        said = "; ".join(helps) or "no kind with any method"
-        sentences.append(f"Needles that surely save {FLAT:g} bits per {unit} of the answer at that length: {said}.")
+        kinds = "; ".join(helps) or "none with any method"
+        which = f"Needles that save significantly more than {FLAT:g} bits per {unit} of the answer at that length"
+        sentences.append(f"{which}: {kinds}.")
     return sentences
 
 
@@ -93,7 +94,7 @@ def _facts(run: Run, n_cells: int) -> list[str]:
 
 
 def _chart(found: Findings, marks: Mapping[str, Mark], lengths: Sequence[int], unit: str) -> tuple[str, str]:
-    """Draw the loss by length of context, and return where its axis ends if a line leaves it."""
+    """Draw the loss by length of context, and return the end of its axis if a line leaves it."""
     lines = []
     for name in found.methods:
         means = {n: mean for n in lengths if (mean := found.mean(name, POSITION, n))}
@@ -117,12 +118,12 @@ def _chart(found: Findings, marks: Mapping[str, Mark], lengths: Sequence[int], u
 
 
 def _table(found: Findings, measure: str, lengths: Sequence[int], show: Any) -> list[tuple[str, list[str]]]:
-    """Return a row for each method, with what is shown of each length."""
+    """Return a row for each method, with a formatted value for each length."""
     return [(name, [show(found.mean(name, measure, length)) for length in lengths]) for name in found.methods]
 
 
 def _against(found: Findings, lengths: Sequence[int]) -> list[tuple[str, list[str]]]:
-    """Return by how many bits each method is above the unscaled model, on the same tokens."""
+    """Return how many bits each method is above the unscaled model, on the same tokens."""
     return [
         (name, [_with_ends(found.difference(name, NONE, POSITION, n), 3, sign=True) for n in lengths])
         for name in found.methods
@@ -131,7 +132,7 @@ def _against(found: Findings, lengths: Sequence[int]) -> list[tuple[str, list[st
 
 
 def _needles(found: Findings, kind: str) -> list[tuple[str, list[str], list[str]]]:
-    """Return a row for each method: by length, then by depth at the longest one."""
+    """Return a row for each method: values by length, and by depth at the longest length."""
 
     def show(name: str, length: int, depth: float | None = None) -> str:
         gain, exact = (found.mean(name, kind, length, fact, depth) for fact in ("gain", "exact"))
@@ -160,5 +161,5 @@ def _perplexity(one: Estimate | None) -> str:
 
 
 def _share(gap: Estimate) -> str:
-    """Return in how many models a difference is above 0."""
+    """Return the number of models in which a difference is above 0."""
     return f"{sum(value > 0 for value in gap.models)} of {len(gap.models)}"

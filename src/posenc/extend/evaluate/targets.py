@@ -1,4 +1,4 @@
-"""Causal models on disk: a directory of transformers, or a cell of a study that was trained on text."""
+"""Causal models on disk: a directory of transformers, or a study's cell that was trained on text."""
 
 import hashlib
 import inspect
@@ -27,12 +27,12 @@ from posenc.study.queue import read_json
 from posenc.study.worker import Directory
 from posenc.verify.models.loading import apart
 
-TOGETHER = 4096  # tokens that a model reads at a time; a longer text is read by itself
+TOGETHER = 4096  # tokens per forward pass; a longer text has its own pass
 WHO = "evaluate"
 
 
 class Scores(NamedTuple):
-    """Of each scored token: the bits that it costs, and whether the model would have written it."""
+    """For each scored token: its loss in bits, and whether greedy decoding would predict it."""
 
     bits: Float[Tensor, "n last"]
     right: Bool[Tensor, "n last"]
@@ -40,12 +40,12 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model: it reads tokens, with any frequencies.
+    """A loaded model whose frequencies can be exchanged.
 
     Args:
-        logits: Of the last so many tokens of each row.
-        use: Puts another scaling in; None takes it out.
-        device: Where it computes.
+        logits: Returns the logits of the last n tokens of each row.
+        use: Sets a scaling; None restores the unscaled model.
+        device: The model's device.
     """
 
     logits: Callable[[Int64[Tensor, "n seq"], int], Float[Tensor, "n last vocab"]]
@@ -54,7 +54,7 @@ class Model:
 
     @torch.inference_mode()
     def score(self, windows: Int64[Tensor, "n seq"], last: int) -> Scores:
-        """Return scores of the last so many tokens of each window, from all tokens before each of them."""
+        """Return the scores of the `last` tokens of each window, each given all tokens before it."""
         bits, right = [], []
         for part in windows.split(max(1, TOGETHER // windows.shape[1])):
             part = part.to(self.device)
@@ -69,14 +69,14 @@ class Target:
     """A directory with a model, before its weights are read.
 
     Args:
-        name: The directory, as it was given.
-        fields: Its configuration; a study's RoPE is written as a Llama's.
-        fingerprint: Changes when the configuration or a file of weights does.
-        trained_len: The length of the texts of training, in tokens.
-        unit: "token", or "byte" where it has no tokenizer.
-        start: Tokens that stand before every text.
-        encode: Text to tokens, without those.
-        load: Reads the weights, onto a device.
+        name: The directory, as the user gave it.
+        fields: Its configuration; a study's RoPE has that of a Llama.
+        fingerprint: Changes if the configuration or a file of weights changes.
+        trained_len: The trained length, in tokens.
+        unit: "token", or "byte" without a tokenizer.
+        start: Tokens before every text.
+        encode: Converts text to tokens, without the start tokens.
+        load: Loads the weights onto a device.
     """
 
     name: str
@@ -92,39 +92,41 @@ class Target:
         """Return the configuration with a longer context.
 
         Raises:
-            ValueError: The method is unknown, the factor is out of range, or positions enter in another way.
+            ValueError: The method is unknown, the factor is out of range, or the model does not use RoPE.
         """
         if not self.fields:
-            raise ValueError(f"{WHO}: {self.name} was not trained with rope, so that {method} has nothing to scale.")
+            raise ValueError(
+                f"{WHO}: {self.name} was not trained with rope, so {method} has nothing to scale. Leave it out."
+            )
         return stretch(self.fields, method, factor=factor, trained_len=self.trained_len)
 
 
 def find(path: str, trained_len: int | None) -> Target:
-    """Look at a directory, and read everything but the weights.
+    """Read everything in a model's directory except the weights.
 
     Args:
         path: A directory with config.json and safetensors, or the directory of a study's cell.
-        trained_len: The length of the texts of training; None takes what the configuration names.
+        trained_len: The trained length; None takes that of the configuration.
 
     Raises:
-        ValueError: It holds no causal model that can be read, or names no trained length.
+        ValueError: The directory holds no readable causal model, or gives no trained length.
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise ValueError(f"{WHO}: {path} is no directory. Name one with config.json and *.safetensors.")
+        raise ValueError(f"{WHO}: {path} is not a directory. Give one with config.json and *.safetensors.")
     weights = sorted(folder.glob("*.safetensors"))
     result = read_json(folder / "result.json")
     if not weights:
         raise ValueError(
-            f"{WHO}: {path} holds no weights in safetensors. Other formats may be pickled code and are not opened; "
-            "save_pretrained writes safetensors."
+            f"{WHO}: {path} holds no safetensors. Other formats may contain pickled code and are not opened. "
+            "Save the model with save_pretrained."
         )
     if result is not None:
         return _study_cell(folder, path, result, trained_len)
     try:
         fields = Checked(config.read(folder))
     except FileNotFoundError:
-        raise ValueError(f"{WHO}: {path} holds no config.json. Name a model's directory.") from None
+        raise ValueError(f"{WHO}: {path} holds no config.json. Give a model's directory.") from None
     return _checkpoint(folder, path, fields, trained_len)
 
 
@@ -140,11 +142,11 @@ def _checkpoint(folder: Path, path: str, fields: Checked, trained_len: int | Non
     inner = open_model(fields)
     try:
         meanings = mean(fields)
-    except ValueError:  # positions enter in another way, or in one that posenc does not know
+    except ValueError:  # the model does not use RoPE, or a variant that is unknown to posenc
         meanings = []
     trained = trained_length(meanings[0], trained_len) if meanings else trained_len or inner.size("max_len")
     if trained is None:
-        raise ValueError(f"{WHO}: config.json of {path} names no length. Give --trained-len.")
+        raise ValueError(f"{WHO}: config.json of {path} gives no length. Give --trained-len.")
     tokenizer = _tokenizer(folder, path)
     if tokenizer is None:
         vocab = inner.fields.get("vocab_size") or 0
@@ -152,8 +154,8 @@ def _checkpoint(folder: Path, path: str, fields: Checked, trained_len: int | Non
         def encode(text: bytes) -> list[int]:
             if max(text, default=0) >= vocab:
                 raise ValueError(
-                    f"{WHO}: {path} has no tokenizer, so that bytes are its tokens, and its vocabulary of {vocab} has "
-                    f"no {max(text)}. Add the tokenizer's files."
+                    f"{WHO}: {path} has no tokenizer, so its tokens would be bytes, but its vocabulary of {vocab} "
+                    f"lacks byte {max(text)}. Add the tokenizer's files."
                 )
             return list(text)
 
@@ -173,7 +175,7 @@ def _checkpoint(folder: Path, path: str, fields: Checked, trained_len: int | Non
 
 
 def _tokenizer(folder: Path, path: str) -> Any:
-    """Return the directory's tokenizer, None where it has none."""
+    """Return the directory's tokenizer, or None if it has none."""
     names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
     if not any((folder / name).exists() for name in names):
         return None
@@ -190,16 +192,16 @@ def _load_checkpoint(folder: Path, path: str, trained: int, device: torch.device
         from transformers import AutoModelForCausalLM
 
         given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-        auto: Any = AutoModelForCausalLM  # whose annotations know one result only
+        auto: Any = AutoModelForCausalLM  # its annotations omit the second result
         model, info = auto.from_pretrained(folder, dtype="auto", output_loading_info=True, **given)
-    if lacking := sorted(info["missing_keys"]):
+    if missing := sorted(info["missing_keys"]):
         raise ValueError(
-            f"{WHO}: the weights of {path} lack {lacking[0]} and {len(lacking) - 1} others, which would be random. "
-            "Complete the directory."
+            f"{WHO}: the weights of {path} lack {missing[0]} and {len(missing) - 1} others, which would be random. "
+            "Add the missing files."
         )
     model = model.to(device).eval()
     inner = model.config.get_text_config()
-    if hasattr(inner, "max_position_embeddings"):  # which dynamic NTK reads as the trained length
+    if hasattr(inner, "max_position_embeddings"):  # dynamic NTK reads this as the trained length
         inner.max_position_embeddings = trained
     sliced = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -218,20 +220,20 @@ def _load_checkpoint(folder: Path, path: str, trained: int, device: torch.device
 
 @contextmanager
 def _transformers(path: str) -> Iterator[None]:
-    """Keep transformers offline and quiet, and say in one line what it cannot read."""
+    """Keep transformers offline and quiet, and report its errors in one line."""
     try:
         with apart():
             yield
-    except Exception as error:  # whatever a file makes it raise
-        said = (str(error).strip().splitlines() or [""])[0]
-        raise ValueError(f"{WHO}: transformers cannot load {path}: {type(error).__name__}: {said[:300]}") from error
+    except Exception as error:  # a broken file may raise anything
+        line = (str(error).strip().splitlines() or [""])[0]
+        raise ValueError(f"{WHO}: transformers cannot load {path}: {type(error).__name__}: {line[:300]}") from error
 
 
 def _study_cell(folder: Path, path: str, result: dict[str, Any], trained_len: int | None) -> Target:
     directory = Directory(folder.resolve().parent.parent)
     this = Cell(*(result.get(part) for part in Cell._fields))  # type: ignore[arg-type]
     if this.task != TEXT:
-        raise ValueError(f"{WHO}: {path} was trained on the task {this.task}. Name a cell that was trained on text.")
+        raise ValueError(f"{WHO}: {path} was trained on the task {this.task}. Give a cell that was trained on text.")
     settings, size = directory.config, read_size(this.size)
     symbols = {byte: i for i, byte in enumerate(bytes.fromhex(directory.run["text"]["symbols"]))}
     fields: dict[str, Any] = {}
@@ -241,7 +243,7 @@ def _study_cell(folder: Path, path: str, result: dict[str, Any], trained_len: in
                   "rope_theta": 10000.0}  # fmt: skip
 
     def encode(text: bytes) -> list[int]:
-        return [symbols[byte] for byte in text if byte in symbols]  # it cannot read any other
+        return [symbols[byte] for byte in text if byte in symbols]  # its vocabulary has no others
 
     def load(device: torch.device) -> Model:
         model = cell.build(settings, subjects.find(settings, TEXT, directory.text), this)

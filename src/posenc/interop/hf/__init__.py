@@ -1,10 +1,9 @@
-"""Loaded models of Hugging Face transformers whose positions enter by posenc.
+"""Replace the position encoding of a loaded Hugging Face transformers model by posenc's.
 
-`use(model)` replaces what a model does with positions, in place, and the weights stay where they are. Rotary models get
-exact tables and posenc's turn of queries and keys. Models with a position bias get their attention run by
-`posenc.attend`, so that the (heads, q_len, k_len) bias and the (batch, 1, q_len, k_len) mask are never built.
-`report(model)` says what is replaced and what is left, `restore(model)` puts everything back. transformers is imported
-when they are called.
+`use(model)` replaces the position code of a model in place; the weights stay untouched. Rotary models get exact tables
+and posenc's rotation of queries and keys. Models with a position bias compute attention with `posenc.attend`, which
+never builds the (heads, q_len, k_len) bias and the (batch, 1, q_len, k_len) mask. `report(model)` lists the parts that
+are replaced and those that are left, and `restore(model)` undoes all changes. transformers is imported when needed.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from posenc.interop.hf import patching
 
 __all__ = ["MODEL_TYPES", "Part", "Report", "report", "restore", "use"]
 
-# What builds masks and biases for its layers, by model type -> the module here that routes it.
+# By model type: the class that builds masks and biases for its layers, and the module here that replaces them.
 _HOSTS = {
     "bloom": ("BloomModel", "alibi"),
     "deberta-v2": ("DebertaV2Encoder", "deberta"),
@@ -31,10 +30,10 @@ _HOSTS = {
     "roformer": ("RoFormerEncoder", "roformer"),
 }
 MODEL_TYPES = tuple(_HOSTS)[:-1]  # those with a bias
-_LEFT = {  # types that a user may look for among them
-    "longt5": "its encoder attends block by block, to a window and to sums of the text",
-    "deberta": "its attention projects queries, keys and values in one tensor, with a bias of its own",
-    "mpnet": "its attention adds buckets of distances to scores in code of its own",
+_LEFT = {  # related types that are not supported
+    "longt5": "its encoder attends in blocks, to a window and to sums of the text",
+    "deberta": "its attention projects queries, keys and values in one tensor with its own bias",
+    "mpnet": "its attention adds a bias by distance with its own code",
 }
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -42,7 +41,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a model: where it stands, and what runs its attention or why it was left."""
+    """One part of a model: its name, and the code that runs its attention or the reason why it was left."""
 
     name: str
     note: str
@@ -53,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Report:
-    """What `use` replaced in a model, and what it left."""
+    """The parts of a model that `use` replaced, and those that it left."""
 
     replaced: tuple[Part, ...]
     left: tuple[Part, ...]
@@ -64,32 +63,34 @@ class Report:
 
 
 def use(model: Model, rope_parameters: object = None) -> Model:
-    """Let a loaded model's positions enter by posenc, in place.
+    """Replace the position code of a loaded model by posenc's, in place.
 
-    Logits stay equal to rounding at every token that attends to something, padded, cached and in training; learned
-    tables stay the model's own parameters, and `state_dict` and `save_pretrained` do not change. Call it before
-    `torch.compile`; twice is harmless.
+    Logits stay equal up to rounding at every token that attends to something: with padding, with a cache and in
+    training. Learned tables stay the model's own parameters, and `state_dict` and `save_pretrained` do not change. Call
+    `use` before `torch.compile`. A second call has no effect.
 
-    Rotary models, any whose tables and rotary functions pass a trial: angles are formed in float64, and where
-    frequencies depend on the length (LongRoPE, dynamic NTK), cached keys are turned on when it changes, so that a query
-    meets keys of its own frequencies alone. There logits change: transformers drops such a cache or mixes frequencies.
+    Rotary models work if their tables and rotary functions pass a trial. Angles are formed in float64. If frequencies
+    depend on the length (LongRoPE, dynamic NTK), cached keys are re-rotated when the frequencies change, so queries and
+    keys always have the same frequencies. This changes logits, since transformers drops such a cache or mixes
+    frequencies.
 
-    Models with a bias (`MODEL_TYPES`): attention weights are never formed, so these refuse `output_attentions`. One
-    query alone, a step of generation, goes the model's own way.
+    Models with a bias (`MODEL_TYPES`) never form attention weights, so they refuse `output_attentions`. A decode step,
+    with one query, runs the model's own code.
 
     Args:
-        model: A model of these, any head on top; larger models that hold one too.
-        rope_parameters: Other rotary parameters, as in a config.json, to extend the model's context: checked as
-            `posenc.config` does and written into its configuration. What they leave out of rope_theta,
-            partial_rotary_factor and the sections of M-RoPE stays. By kind of layer where kinds differ. Or the object
-            that `posenc write --to hf5` writes, which has max_position_embeddings next to rope_parameters.
+        model: A supported model with any head, or a larger model that contains one.
+        rope_parameters: Other rotary parameters, as in a config.json, to extend the model's context. They are checked
+            as in `posenc.config` and written into the model's configuration. rope_theta, partial_rotary_factor and the
+            sections of M-RoPE keep their values if left out. If kinds of layers rotate differently, pass a mapping by
+            kind. The object that `posenc write --to hf5` writes is accepted too, with max_position_embeddings next to
+            rope_parameters.
 
     Returns:
-        The same model; `report(model)` says what was replaced, what was left, and why.
+        The same model; `report(model)` lists the parts that were replaced, and those that were left with the reason.
 
     Raises:
-        TypeError: `model` is no module, or rope_parameters is no mapping.
-        ValueError: It holds nothing that can be replaced, or rope_parameters do not fit; the sentence says why.
+        TypeError: `model` is not a module, or rope_parameters is not a mapping.
+        ValueError: Nothing in the model can be replaced, or rope_parameters do not match the model.
         ImportError: transformers is not installed.
     """
     _check(model, "use")
@@ -97,10 +98,10 @@ def use(model: Model, rope_parameters: object = None) -> Model:
     if rope_parameters is not None:
         _rotary().extend({name: host for name, host in hosts.items() if not isinstance(host, _Biased)}, rope_parameters)
     for host in hosts.values():
-        if not patching.said(host.owner) and isinstance(plan := patching.planned(host), patching.Plan):
+        if not patching.notes(host.owner) and isinstance(plan := patching.planned(host), patching.Plan):
             plan.put(host.owner)
-    if not (said := report(model)).replaced:
-        reasons = "\n".join(f"  {part}" for part in said.left) or "  it holds no model of transformers"
+    if not (found := report(model)).replaced:
+        reasons = "\n".join(f"  {part}" for part in found.left) or "  it contains no model of transformers"
         raise ValueError(
             f"posenc.hf.use: nothing in {type(model).__name__} can be replaced:\n{reasons}\n"
             f"Pass a rotary model, or one of these types: {', '.join(MODEL_TYPES)}."
@@ -109,10 +110,10 @@ def use(model: Model, rope_parameters: object = None) -> Model:
 
 
 def restore(model: Model) -> Model:
-    """Take out everything that `use` put into a model; without effect where it put in nothing.
+    """Undo every change that `use` made to a model; do nothing if there are none.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
     """
     _check(model, "restore")
     for module in model.modules():
@@ -121,29 +122,29 @@ def restore(model: Model) -> Model:
 
 
 def report(model: nn.Module) -> Report:
-    """Say in which parts of a model positions enter by posenc now, and in which not and why.
+    """List the parts of a model that use posenc now, and those that do not with the reason.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
     """
     _check(model, "report")
     replaced, left = list[Part](), list[Part]()
     hosts = _hosts(model)
     for host in hosts.values():
-        notes = patching.said(host.owner)
+        notes = patching.notes(host.owner)
         why = "" if notes.keys() >= {*host.rotaries} else patching.planned(host)
         for name in host.rotaries:
             part = ".".join(filter(None, (host.name, name)))
-            sentence = why if isinstance(why, str) else "it can be routed; posenc.hf.use(model) does so"
+            sentence = why if isinstance(why, str) else "it can be replaced; call posenc.hf.use(model)"
             (replaced if name in notes else left).append(Part(part, notes.get(name, sentence)))
     for name, module in model.named_modules():
         is_model = any(cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__)
         kind = getattr(module.config, "model_type", None) if is_model else None
         around = any(_within(part, name) or _within(name, part) for part in hosts)
         if kind and not around and not any(_within(name, part.name) for part in left):
-            why = _LEFT.get(kind) or (f"positions enter by {KINDS[kind].said}" if kind in KINDS else "")
-            said = f"{type(module).__name__} is of type {kind!r}, in which posenc replaces nothing"
-            left.append(Part(name, f"{said}: {why}" if why else said))
+            why = _LEFT.get(kind) or (f"positions enter by {KINDS[kind].means}" if kind in KINDS else "")
+            note = f"{type(module).__name__} is of type {kind!r}, which posenc.hf does not support"
+            left.append(Part(name, f"{note}: {why}" if why else note))
     return Report(tuple(replaced), tuple(left))
 
 
@@ -154,7 +155,7 @@ def _check(model: object, what: str) -> None:
 
 @dataclass(frozen=True)
 class _Biased:
-    """A host of the table above, as `rotary.Group` is one of rotary modules."""
+    """A module of `_HOSTS` in a model, the counterpart of `rotary.Group` for models with a bias."""
 
     name: str
     owner: nn.Module
@@ -162,7 +163,7 @@ class _Biased:
     rotaries = ("",)
 
     def plan(self) -> patching.Plan:
-        """Return what to put into it."""
+        """Return its replacements."""
         plan: patching.Plan = import_module(f"posenc.interop.hf.{self.kind}").planned(self.owner)
         return plan
 
@@ -172,7 +173,7 @@ def _rotary() -> Any:
 
 
 def _hosts(model: nn.Module) -> dict[str, Any]:
-    """Return by name the modules of a model in which positions enter, in the order of its modules."""
+    """Return by name the modules of a model that `use` may change, in the model's order."""
     homes = {f"transformers.models.{folder}.modeling_{folder}.{cls}": kind
              for folder, (cls, kind) in ((key.replace("-", "_"), row) for key, row in _HOSTS.items())}  # fmt: skip
     found: dict[str, Any] = {}

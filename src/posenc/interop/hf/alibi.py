@@ -1,4 +1,4 @@
-"""BLOOM, MPT and Falcon with ALiBi: attention modules of their own, which transformers' interface does not reach."""
+"""BLOOM, MPT and Falcon with ALiBi, whose attention modules do not use transformers' attention interface."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from posenc.interop.hf.tables import plain
 
 @dataclass(frozen=True)
 class _Kind:
-    """How one type lays its attention out.
+    """The attention modules of one model type.
 
     Args:
-        model_type: As its configuration has it.
-        layers: What the host calls its list of layers.
-        attention: What a layer calls its attention.
-        split: Makes queries, keys and values (batch, n_heads, seq, head_dim) of hidden states.
-        scale, dropout, out: What the attention calls its scale, its dropout and its last projection.
-        adds: Whether it adds what came in to what goes out.
-        counts, hides: As `with_masks` takes them.
+        model_type: The model type in its configuration.
+        layers: The host's attribute with the list of layers.
+        attention: A layer's attribute with its attention.
+        split: A function that makes queries, keys and values (batch, n_heads, seq, head_dim) from hidden states.
+        scale, dropout, out: The attention's attributes with its scale, its dropout and its last projection.
+        adds: Whether the attention adds the residual.
+        counts, hides: The options of `with_masks`.
     """
 
     model_type: str
@@ -65,32 +65,32 @@ _KINDS = {
 
 
 def planned(host: Any) -> Plan:
-    """Replace the forward of each attention, and let the model make masks for `attend`."""
+    """Replace the forward of each attention layer, and make the model build masks for `attend`."""
     name = next(cls.__name__ for cls in type(host).__mro__ if cls.__name__ in _KINDS)
     kind = _KINDS[name]
     layers = [getattr(layer, kind.attention) for layer in getattr(host, kind.layers)]
     if getattr(layers[0], "slow_but_exact", False) and layers[0].pretraining_tp > 1:
-        raise LeftError("slow_but_exact asks for the sums of pretraining_tp slices in their own order")
+        raise LeftError("with slow_but_exact it must sum pretraining_tp slices in their own order")
     patching.check_own(layers, "forward")
     if not found(patching.own_class(host).forward, "create_causal_mask".__eq__):
-        raise LeftError(f"{type(host).__name__} makes its mask itself in this version of transformers")
+        raise LeftError(f"{type(host).__name__} builds its own mask in this version of transformers")
     fields = {**plain(host.config), "model_type": kind.model_type}
-    # a slope times the key's position, as these compute it; symmetric it runs faster
+    # these models multiply slopes by the key's position; the symmetric form, equal for causal attention, is faster
     encoding, ahead = configured(fields), configured(fields, sides="key")
     own = patching.own_class(layers[0]).forward
     forward: patching.Methods = {"forward": partial(_forward, own=own, name=name, encoding=encoding, ahead=ahead)}
     masks = {"forward": with_masks(host, counts=kind.counts, hides=kind.hides)}
-    said, most = note(layers, encoding), getattr(host.config, "attn_config", None)
+    text, most = note(layers, encoding), getattr(host.config, "attn_config", None)
     bias_max = getattr(most, "alibi_bias_max", encoding.bias_max)
     if bias_max != encoding.bias_max:
-        said += f"; the configuration's alibi_bias_max={bias_max} is left unread, as transformers does"
-    return Plan(layers, {host: said}, {**dict.fromkeys(layers, forward), host: masks})
+        text += f"; the configuration's alibi_bias_max={bias_max} is ignored, as in transformers"
+    return Plan(layers, {host: text}, {**dict.fromkeys(layers, forward), host: masks})
 
 
 def _forward(
     module: Any, x: Tensor, *args: Any, own: Any, name: str, encoding: ALiBi, ahead: ALiBi, **kwargs: Any
 ) -> Any:
-    """Run the attention; its own forward for one query, which comes with a mask of its own."""
+    """Run the attention; for one query, which has the model's own mask, run the original forward."""
     kind, mask = _KINDS[name], next((value for value in (*args, *kwargs.values()) if isinstance(value, Mask)), None)
     if mask is None:
         return own(module, x, *args, **kwargs)

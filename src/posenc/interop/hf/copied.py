@@ -1,8 +1,8 @@
-"""Methods of other people's classes, copied so that they find other functions under some global names.
+"""Copies of third-party methods in which some global names refer to other functions.
 
-A module-level function such as `apply_rotary_pos_emb` is looked up in the globals of the file that calls it. Writing
-into that file would change every model of the process; a copy of the calling method with globals of its own changes
-one model.
+A module-level function such as `apply_rotary_pos_emb` is looked up in the globals of the file that calls it. Writing to
+these globals would change every model in the process. A copy of the calling method with its own globals changes one
+model.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class Copied:
-    """A method of a class that finds `others` among its globals; called with the module first.
+    """A copy of a method with `others` among its globals, called with the module first.
 
-    Copies and pickles hold what it was made of, and are made anew.
+    Copies and pickles keep the arguments and create the copied method again.
 
     Args:
-        cls: The class whose method it is.
-        method: Its name.
-        others: By global name, what the copy finds there.
+        cls: The class of the method.
+        method: The name of the method.
+        others: The replacements by global name.
     """
 
     def __init__(self, cls: type, method: str, others: Mapping[str, Callable[..., Any]]) -> None:
@@ -26,7 +26,7 @@ class Copied:
         self.function = _rebound(getattr(cls, method), others)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the copy."""
+        """Run the copied method."""
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -34,7 +34,7 @@ class Copied:
 
 
 def found(function: object, wanted: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the globals that a function, or one that it wraps, looks up under names that are wanted."""
+    """Return the globals with wanted names that a function, or one that it wraps, looks up."""
     out: dict[str, Any] = {}
     for inner in _functions(function, set()):
         for name in _names(inner.__code__):
@@ -44,7 +44,7 @@ def found(function: object, wanted: Callable[[str], bool]) -> dict[str, Any]:
 
 
 def mentions(function: object) -> set[str]:
-    """Return the names of the globals, attributes and variables of a function and of those that it wraps."""
+    """Return the names of globals, attributes and variables in a function and in those that it wraps."""
     out: set[str] = set()
     for inner in _functions(function, set()):
         out |= _names(inner.__code__) | {*inner.__code__.co_varnames}
@@ -52,7 +52,7 @@ def mentions(function: object) -> set[str]:
 
 
 def _functions(function: object, seen: set[int]) -> Iterator[FunctionType]:
-    """Yield a function and those in its closure, as decorators leave them there."""
+    """Yield a function and the functions in its closure, where decorators keep them."""
     if isinstance(function, FunctionType) and id(function) not in seen:
         seen.add(id(function))
         yield function
@@ -61,7 +61,7 @@ def _functions(function: object, seen: set[int]) -> Iterator[FunctionType]:
 
 
 def _rebound(function: Any, others: Mapping[str, Any]) -> Any:
-    """Return a copy of a function with other globals; the function itself where it looks none of them up."""
+    """Return a copy of a function with other globals; the function itself if it uses none of them."""
     if not isinstance(function, FunctionType):
         return function
     contents = [_content(cell) for cell in function.__closure__ or ()]
@@ -71,7 +71,7 @@ def _rebound(function: Any, others: Mapping[str, Any]) -> Any:
     if not (wraps or looks):
         return function
     scope = function.__globals__
-    if looks:  # without a name: by it, torch.compile would look the globals up in the file again
+    if looks:  # drop __name__, by which torch.compile would find the original globals
         scope = {key: value for key, value in scope.items() if key != "__name__"} | {**others}
     closure = tuple(CellType(content) for content in copies) if wraps else function.__closure__
     copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, closure)
@@ -88,6 +88,6 @@ def _content(cell: CellType) -> Any:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names that a function and those within it look up."""
+    """Return the names that a function and the functions within it look up."""
     inner = (const for const in code.co_consts if isinstance(const, CodeType))
     return {*code.co_names}.union(*map(_names, inner))

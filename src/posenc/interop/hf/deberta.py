@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and v3: each layer projects one table of relative embeddings to vectors of its own, at each call."""
+"""DeBERTa-v2 and v3, in which each layer projects one shared table of relative embeddings at each call."""
 
 from functools import partial
 from importlib import import_module
@@ -15,11 +15,11 @@ from posenc.interop.hf.patching import LeftError, Plan
 from posenc.interop.tables import clipped_rows
 
 _FIELDS = ("num_attention_heads", "attention_head_size", "relative_attention", "pos_att_type", "position_buckets",
-           "max_relative_positions")  # fmt: skip  # which an attention has as its configuration has them
+           "max_relative_positions")  # fmt: skip  # attributes of an attention that are named as in its configuration
 
 
 def planned(host: Any) -> Plan:
-    """Replace the forward of each attention, and let the encoder build neither masks nor distances of pairs."""
+    """Replace the forward of each attention layer, and the encoder's methods that build masks and distances."""
     layers = [layer.attention.self for layer in host.layer]
     patching.check_own([host], "get_attention_mask", "get_rel_pos")
     patching.check_own(layers, "forward")
@@ -39,7 +39,7 @@ def planned(host: Any) -> Plan:
 
 
 def _get_attention_mask(host: nn.Module, attention_mask: Tensor) -> Tensor | None:
-    """Keep a mask of padding (batch, 1, 1, k_len); padded queries then see what others see, and say nothing."""
+    """Keep a padding mask (batch, 1, 1, k_len): padded queries see the same keys as others, and are not used."""
     if attention_mask.dim() > 2:
         return attention_mask.bool() if attention_mask.dim() == 4 else attention_mask[:, None].bool()
     return padding(attention_mask)
@@ -48,15 +48,15 @@ def _get_attention_mask(host: nn.Module, attention_mask: Tensor) -> Tensor | Non
 def _get_rel_pos(
     host: nn.Module, hidden_states: Tensor, query_states: Tensor | None = None, relative_pos: Tensor | None = None
 ) -> None:
-    """Leave distances to the positions.
+    """Return no distances, since positions imply them.
 
     Raises:
-        ValueError: The caller has distances of its own.
+        ValueError: The caller passes its own distances.
     """
     if relative_pos is not None:
         raise ValueError(
-            "posenc.hf: DeBERTa was routed with positions 0, 1, 2, ..., which have no room for distances of the "
-            f"caller's own; got relative_pos of shape {tuple(relative_pos.shape)}. Call posenc.hf.restore(model) first."
+            "posenc.hf: DeBERTa has positions 0, 1, 2, ... here and cannot use the caller's own distances; "
+            f"got relative_pos of shape {tuple(relative_pos.shape)}. Call posenc.hf.restore(model) first."
         )
 
 
@@ -83,7 +83,7 @@ def _forward(
 
 
 def _projected(encoding: DeBERTa, module: Any, embeddings: Tensor) -> DeBERTa:
-    """Return the encoding with this layer's tables: another object, which a backward pass finds as it was."""
+    """Return a copy of the encoding with this layer's tables; a backward pass needs the original unchanged."""
     key, query = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
     rows = _rows(module)
     tables: dict[str, Any] = {}
@@ -95,12 +95,12 @@ def _projected(encoding: DeBERTa, module: Any, embeddings: Tensor) -> DeBERTa:
 
 
 def _rows(module: Any) -> Tensor | None:
-    """Return which row of the model's table is ours, or None if they are the same."""
+    """Return the row of the model's table for each of our rows, or None if they agree."""
     return None if module.position_buckets > 0 else clipped_rows(module.pos_ebd_size)
 
 
 def _check_buckets(module: Any, encoding: DeBERTa) -> None:
-    """Raise if the model takes other rows of its table for distances than we do."""
+    """Raise an error if the model's table rows for distances differ from ours."""
     theirs, rows, span = import_module(type(module).__module__), _rows(module), module.pos_ebd_size
     distance = torch.arange(2 * encoding.max_distance)
     x, y = torch.empty(1, len(distance), 0), torch.empty(1, 1, 0)
@@ -108,7 +108,7 @@ def _check_buckets(module: Any, encoding: DeBERTa) -> None:
     for sign in (1, -1):
         ours = encoding.row(sign * distance)
         if not torch.equal(ours if rows is None else rows[ours], (sign * relative + span).clamp(0, 2 * span - 1)):
-            raise LeftError("its buckets are others than those of posenc.DeBERTa")
+            raise LeftError("its buckets differ from those of posenc.DeBERTa")
 
 
 def _heads(module: Any, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The mask and the attention that layers of transformers find in place of their own, by `attend`."""
+"""The masks and the attention, by `attend`, that replace those of transformers layers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,21 +24,21 @@ _OVERLAYS = ("or_mask_function", "and_mask_function", "block_sequence_ids")
 
 @dataclass(frozen=True)
 class Bias:
-    """What travels from layer to layer where the model would pass on its tensor of biases."""
+    """Passed from layer to layer in place of the model's tensor of biases."""
 
     encoding: Encoding
     past: int = 0  # tokens in the cache before this call
-    crossing: bool = False  # attention to another sequence
+    crossing: bool = False  # cross-attention
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What travels from layer to layer where the model would pass on its mask (batch, 1, q_len, k_len).
+    """Passed from layer to layer in place of the model's mask (batch, 1, q_len, k_len).
 
     Args:
-        seen: (batch, 1, 1, k_len) of padding, (batch, 1, q_len, k_len) which says all, or None.
-        causal: Whether keys ahead are hidden too.
-        k_pos: Positions of the keys (batch, k_len), where they are no plain indices.
+        seen: A mask of padding (batch, 1, 1, k_len), a complete mask (batch, 1, q_len, k_len), or None.
+        causal: Whether later keys are masked too.
+        k_pos: Positions of the keys (batch, k_len), if they are not plain indices.
     """
 
     seen: Tensor | None
@@ -47,14 +47,14 @@ class Mask:
     ndim = 0  # Falcon adds its bias to masks of four dimensions
 
     def to(self, dtype: object) -> "Mask":
-        """Stay as it is: MPT casts its mask."""
+        """Return the same mask; MPT casts its mask."""
         return self
 
 
 def configured(fields: Mapping[str, Any], **options: Any) -> Any:
-    """Construct what `posenc.config` reads for a host, with some options of another value.
+    """Construct the encoding that `posenc.config` reads for a host, with some options changed.
 
-    Its own tables are never used, and draw no random numbers.
+    Its tables stay on the meta device, since they are never used, and draw no random numbers.
     """
     who = "posenc.config"
     try:
@@ -63,21 +63,21 @@ def configured(fields: Mapping[str, Any], **options: Any) -> Any:
         with torch.device("meta"):
             return registry.create(way.encoding, **{**way.options, **options})
     except (ValueError, TypeError) as error:
-        raise LeftError(f"{who} does not take its options: {error}") from None
+        raise LeftError(f"{who} refuses its options: {error}") from None
 
 
 def note(layers: list[Any], encoding: Encoding) -> str:
-    """Return what the report says of the attentions of a host."""
-    return f"self attention of {len(layers)} layers by {encoding.name}({encoding.extra_repr()})"
+    """Return the note of the report on the attention layers of a host."""
+    return f"self-attention of {len(layers)} layers by {encoding.name}({encoding.extra_repr()})"
 
 
 def with_masks(host: nn.Module, *, counts: bool = False, hides: bool = False) -> Callable[..., Any]:
-    """Return a forward of a host that makes masks for `attend`, and refuses to return weights.
+    """Return a forward for a host that makes masks for `attend` and refuses to return attention weights.
 
     Args:
         host: The module whose forward makes masks for its layers.
-        counts: Whether its positions count the tokens that are no padding.
-        hides: Whether a caller's own mask (batch, 1, q_len, k_len) is True where it hides.
+        counts: Whether its positions count the tokens that are not padding.
+        hides: Whether a caller's mask (batch, 1, q_len, k_len) is True where attention is masked.
     """
     cls = patching.own_class(host)
     makers = found(cls.forward, _MASKS.__contains__)
@@ -86,7 +86,7 @@ def with_masks(host: nn.Module, *, counts: bool = False, hides: bool = False) ->
 
 
 def _mask(*args: Any, create: Any, counts: bool, hides: bool, config: Any, **kwargs: Any) -> Any:
-    """Make a mask; for one query the model's own, with which its layers go their own way, which is as fast."""
+    """Make a mask; for one query the model's own, with which its layers run their own code, which is as fast."""
     x, given = kwargs["inputs_embeds"], kwargs.get("attention_mask")
     if x.shape[1] == 1:
         return create(*args, config=config, **kwargs)
@@ -101,26 +101,26 @@ def _mask(*args: Any, create: Any, counts: bool, hides: bool, config: Any, **kwa
 
 
 def _packed(position_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any) -> bool:
-    """Whether positions begin anew within a row, as those of several texts one after the other do."""
+    """Whether positions restart within a row, as in packed texts."""
     if position_ids is None or attention_mask is not None or any(kwargs.get(name) is not None for name in CACHES):
         return False
     return _traced() or bool((position_ids.diff() != 1).any())
 
 
 def padding(mask: Tensor) -> Tensor | None:
-    """Return who is no padding, (batch, 1, 1, k_len), of a mask (batch, k_len); None where all are."""
+    """Return a padding mask (batch, k_len) as (batch, 1, 1, k_len); None if nothing is padding."""
     return None if not _traced() and bool(mask.all()) else mask[:, None, None].bool()
 
 
 def _traced() -> bool:
-    """Whether values of tensors may not be looked at."""
+    """Whether values of tensors cannot be read."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def _counted(mask: Tensor) -> Tensor | None:
-    """Return the count of tokens along a mask (batch, k_len), None where indices differ from it by one number a row.
+    """Return the token count along a mask (batch, k_len); None if indices differ from it by a constant in each row.
 
-    They do unless a row has masked tokens between others. Indices are what fast backends want.
+    That holds unless a row has masked tokens between others. Indices allow faster backends.
     """
     here = mask.bool()
     if not _traced():
@@ -134,8 +134,8 @@ def _forward(host: nn.Module, *args: Any, copied: Any, **kwargs: Any) -> Any:
     wanted = kwargs.get("output_attentions")
     if wanted or (wanted is None and getattr(getattr(host, "config", None), "output_attentions", False)):
         raise ValueError(
-            f"posenc.hf: {type(host).__name__} was asked for attention weights, which posenc.attend never forms; got "
-            "output_attentions=True. Call posenc.hf.restore(model) first."
+            f"posenc.hf: {type(host).__name__} cannot return attention weights, because posenc.attend never forms "
+            "them; got output_attentions=True. Call posenc.hf.restore(model) first."
         )
     return copied(host, *args, **kwargs)
 
@@ -151,14 +151,14 @@ def attend_cached(
     scale: float | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Attend with the positions that a cache implies, and return (batch, q_len, n_heads, head_dim).
+    """Attend with the positions that a cache implies; return (batch, q_len, n_heads, head_dim).
 
     Args:
         q: Queries (batch, n_heads, q_len, head_dim), the last of the tokens.
-        k: Keys, cached ones included; slots of a static cache that nothing has been written to yet are left out.
+        k: Keys, cached ones included; unused slots of a static cache are left out.
         v: Values.
-        bias: What is added to scores.
-        mask: Who sees whom.
+        bias: The bias of the scores.
+        mask: The mask.
         ahead: The encoding where a query may see keys ahead of it, if that is another.
         scale: As in `attend`.
         dropout_p: As in `attend`.
@@ -180,12 +180,12 @@ def attend_cached(
 
 
 def with_tables(encoding: Any, **tables: Tensor) -> Any:
-    """Return an encoding with other tables: another object, which a backward pass finds as it was."""
-    own = object.__new__(type(encoding))  # a compiler does not follow copy.copy
+    """Return a copy of an encoding with other tables; a backward pass needs the original unchanged."""
+    own = object.__new__(type(encoding))  # a compiler cannot trace copy.copy
     own.__dict__ = vars(encoding) | {"_parameters": dict.fromkeys(encoding._parameters) | tables}
     return own
 
 
 def past(cache: Any, layer: int | None) -> int:
-    """Return how many tokens a cache holds; a static one counts in a tensor, and goes on counting in it."""
+    """Return the number of tokens in a cache as an int, since a static cache updates its counter in place."""
     return 0 if cache is None else int(cache.get_seq_length(layer))

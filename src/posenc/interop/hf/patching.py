@@ -1,7 +1,7 @@
-"""What `use` changes in modules, and how it is undone.
+"""The changes that `use` makes in modules, and their reversal.
 
-A module gets a subclass of its own class, in which some methods are others. So copies, replicas, pickles and traces of
-the module run the same methods on weights of their own, and its `state_dict` does not change.
+A module gets a subclass of its own class with some methods replaced. So copies, replicas, pickles and traces of the
+module run the new methods on their own weights, and its `state_dict` does not change.
 """
 
 import functools
@@ -12,23 +12,23 @@ from typing import Any
 from torch import Tensor, nn
 
 _USED, _BEFORE = "_posenc_used", "_posenc_before"
-Methods = dict[str, Any]  # by name of a method, what is called instead, with the module first
+Methods = dict[str, Any]  # the replacement of each method by its name, called with the module first
 
 
 class LeftError(Exception):
-    """Why a part of a model is left as it is."""
+    """The reason why a part of a model is left unchanged."""
 
 
 @dataclass
 class Plan:
-    """What one part of a model gets, before any of it is put there.
+    """The replacements for one part of a model, before they are applied.
 
     Args:
-        attentions: Those that positions then enter by posenc; the report counts them.
-        notes: What the report says, by the modules that it says it of.
-        methods: By module, what stands in for some of its methods; modules of one class share one mapping.
-        buffers: By module, other tensors for buffers that no `state_dict` holds.
-        counted: The method of an attention by which it counts.
+        attentions: The attention layers that will use posenc; the report counts them.
+        notes: The notes of the report, by module.
+        methods: By module, replacements of its methods; modules of one class share one mapping.
+        buffers: By module, other tensors for buffers that are not in `state_dict`.
+        counted: The replaced method by which the report counts an attention layer.
     """
 
     attentions: list[nn.Module]
@@ -38,7 +38,7 @@ class Plan:
     counted: str = "forward"
 
     def put(self, owner: nn.Module) -> None:
-        """Put it into the modules of `owner`, which remembers it by their names."""
+        """Apply the replacements, and keep the notes in `owner` by module name."""
         replace(self.methods)
         for module, tensors in self.buffers.items():
             exchange(module, "buffers", **tensors)
@@ -48,7 +48,7 @@ class Plan:
 
 
 def planned(host: Any) -> Plan | str:
-    """Return what a host gets, or the sentence why it is left."""
+    """Return the plan for a host, or the reason why it is left."""
     try:
         plan: Plan = host.plan()
     except LeftError as error:
@@ -56,29 +56,29 @@ def planned(host: Any) -> Plan | str:
     return plan
 
 
-def said(owner: nn.Module) -> dict[str, str]:
-    """Return what runs in a part by the names of modules there; empty where nothing does."""
-    notes, attentions, counted = vars(owner).get(_USED, ({}, [], ""))
-    inside = dict(owner.named_modules()) if notes else {}
+def notes(owner: nn.Module) -> dict[str, str]:
+    """Return the notes on the modules of a part that use posenc, by name; empty if none does."""
+    found, attentions, counted = vars(owner).get(_USED, ({}, [], ""))
+    inside = dict(owner.named_modules()) if found else {}
     known = [inside[name] for name in attentions if name in inside]
     changed = sum(not runs(module, counted) for module in known)
     if changed == len(known):
         return {}
-    also = f"; {changed} of them have been changed since" if changed else ""
-    return {name: note + also for name, note in notes.items() if not name or (name in inside and runs(inside[name]))}
+    also = f"; {changed} of them were changed since" if changed else ""
+    return {name: note + also for name, note in found.items() if not name or (name in inside and runs(inside[name]))}
 
 
 def known(owner: nn.Module) -> list[str] | None:
-    """Return the names of the attentions that what runs in a part counts, None where nothing was put there."""
+    """Return the names of the attention layers that a part replaced; None if nothing was replaced there."""
     return vars(owner)[_USED][1] if _USED in vars(owner) else None
 
 
 class Recipe:
-    """A class, and what a subclass of it runs instead of some methods; copies and pickles make the subclass anew.
+    """A class and its subclass with some methods replaced. Copies and pickles create the subclass again.
 
     Args:
         base: The class.
-        functions: By name of the method; called with the module first.
+        functions: The replacements by method name, called with the module first.
     """
 
     def __init__(self, base: type, functions: Methods) -> None:
@@ -91,7 +91,7 @@ class Recipe:
         return Recipe, (self.base, self.functions)
 
     def blank(self) -> Any:
-        """Return a module of the subclass that holds nothing yet."""
+        """Return an uninitialised module of the subclass."""
         return self.cls.__new__(self.cls)
 
 
@@ -108,9 +108,9 @@ def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
 
 
 def replace(methods: dict[nn.Module, Methods]) -> None:
-    """Run functions in place of methods; modules of one class with one mapping get one subclass.
+    """Replace methods of modules by functions.
 
-    So a compiler of one layer compiles once.
+    Modules of one class with one mapping share one subclass, so a compiler compiles their layer once.
     """
     recipes: dict[tuple[type, int], Recipe] = {}
     for module, functions in methods.items():
@@ -126,34 +126,34 @@ def _recipe(module: nn.Module) -> Recipe | None:
 
 
 def own_class(module: nn.Module) -> Any:
-    """Return the class that a module had before."""
+    """Return the original class of a module."""
     found = _recipe(module)
     return type(module) if found is None else found.base
 
 
 def check_own(modules: Iterable[nn.Module], *names: str) -> None:
-    """Raise if something else has replaced one of these methods already."""
+    """Raise an error if other code has replaced one of these methods."""
     for module in modules:
         for name in names:
             if name in vars(module):
                 raise LeftError(
-                    f"{type(module).__name__}.{name} has been replaced by something else, as offloading hooks do"
+                    f"{type(module).__name__}.{name} has been replaced by other code, such as an offloading hook"
                 )
 
 
 def runs(module: nn.Module, name: str = "forward") -> bool:
-    """Whether a call of this method reaches what stands in its place."""
+    """Whether a call of this method runs its replacement."""
     found = _recipe(module)
     return found is not None and name in found.functions and name not in vars(module)
 
 
 def exchange(module: nn.Module, where: str, **values: Any) -> None:
-    """Put other values in place of some that a module holds; tensors stay on their device and in their precision.
+    """Replace values of a module and remember the old ones; tensors keep their device and dtype.
 
     Args:
         module: The module.
         where: "attributes", "buffers" or "config".
-        **values: By name.
+        **values: The new values by name.
     """
     held, before = _held(module, where), vars(module).setdefault(_BEFORE, {})
     for name, value in values.items():
@@ -162,12 +162,12 @@ def exchange(module: nn.Module, where: str, **values: Any) -> None:
 
 
 def before(module: nn.Module, where: str, name: str) -> Any:
-    """Return what a module held before."""
+    """Return the original value."""
     return vars(module).get(_BEFORE, {}).get((where, name), _held(module, where)[name])
 
 
 def undo(module: nn.Module) -> None:
-    """Take out whatever stands in one module."""
+    """Undo all replacements in one module."""
     module.__class__ = own_class(module)
     vars(module).pop(_USED, None)
     for (where, name), value in vars(module).pop(_BEFORE, {}).items():

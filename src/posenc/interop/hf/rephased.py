@@ -1,8 +1,8 @@
-"""Caches of models whose frequencies depend on the length: keys of before are turned on to those of now.
+"""Caches of models whose frequencies depend on the length: re-rotate cached keys to the current frequencies.
 
-LongRoPE has two sets of frequencies: its keys are turned on once in the cache, when a text outgrows the first. Those of
-dynamic NTK change with every token: its keys stay as they were cached, and what attention gets is turned on from
-there, so that no rounding adds up.
+LongRoPE has two sets of frequencies: its keys are re-rotated once in the cache, when a text outgrows the first set.
+The frequencies of dynamic NTK change with every token: its keys stay as cached, and a copy is re-rotated for attention,
+so rounding errors do not accumulate.
 """
 
 import inspect
@@ -18,38 +18,38 @@ from posenc.families import Rotary
 from posenc.interop.hf import copied, patching
 from posenc.interop.hf.interface import CACHES
 from posenc.interop.hf.patching import LeftError
+from posenc.interop.hf.rotation import Rotation
 from posenc.interop.hf.tables import Places
-from posenc.interop.hf.turning import Turn
 from posenc.rephasing import rephase
 
 _PREPARE = "prepare_inputs_for_generation"
-_STATE = "_posenc_turned"  # of one layer of a cache: what its keys are turned by, and their positions
+_STATE = "_posenc_rotated"  # on a layer of a cache: the encoding of its keys, and their positions
 _IN_PLACE = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
 
 
 def check(callers: Iterable[nn.Module]) -> None:
-    """Raise if the caches of these attentions cannot be turned on."""
+    """Raise an error if the caches of these attention layers cannot be re-rotated."""
     for module in callers:
         if _cache_argument(module) is None:
             name = type(module).__name__
-            raise LeftError(f"its frequencies depend on the length, and {name} takes no cache by a known name")
+            raise LeftError(f"its frequencies depend on the length, but {name} has no cache argument with a known name")
 
 
-def forward(module: Any, *args: Any, copy: Any, places: Places, turns: tuple[Turn, ...], **kwargs: Any) -> Any:
-    """Run an attention whose cache turns its keys on."""
+def forward(module: Any, *args: Any, copy: Any, places: Places, rotations: tuple[Rotation, ...], **kwargs: Any) -> Any:
+    """Run an attention layer with a cache that re-rotates its keys."""
     bound = inspect.signature(patching.own_class(module).forward).bind_partial(module, *args, **kwargs)
     name = _cache_argument(module) or ""
     cache = bound.arguments.get(name)
     if cache is None:
         return copy(module, *args, **kwargs)
-    for turn in turns:
-        turn.turned = False
-    bound.arguments[name] = Turning(cache, places, turns, _kind(module, places))
+    for rotation in rotations:
+        rotation.called = False
+    bound.arguments[name] = RephasedCache(cache, places, rotations, _kind(module, places))
     return copy(*bound.args, **bound.kwargs)
 
 
 def keep_caches(model: nn.Module) -> dict[nn.Module, patching.Methods]:
-    """Return what keeps a cache at the length where the frequencies change, at which Phi-3's heads drop it."""
+    """Return the replacements that keep a cache where frequencies change; Phi-3's models drop it there."""
     methods: dict[nn.Module, patching.Methods] = {}
     for module in model.modules():
         for cls in type(module).__mro__:
@@ -62,15 +62,15 @@ def keep_caches(model: nn.Module) -> dict[nn.Module, patching.Methods]:
 
 
 def _prepare(module: Any, *args: Any, cls: Any, **kwargs: Any) -> Any:
-    """Prepare as the class above the one that drops caches does."""
+    """Call the method of the parent of the class that drops caches."""
     return super(cls, module).prepare_inputs_for_generation(*args, **kwargs)
 
 
-class Turning:
-    """A cache as one attention sees it, whose keys come back turned as the newest ones are."""
+class RephasedCache:
+    """A cache for one attention layer that returns all keys with the frequencies of the newest ones."""
 
-    def __init__(self, cache: Any, places: Places, turns: tuple[Turn, ...], kind: str | None) -> None:
-        self._cache, self._places, self._turns, self._kind = cache, places, turns, kind
+    def __init__(self, cache: Any, places: Places, rotations: tuple[Rotation, ...], kind: str | None) -> None:
+        self._cache, self._places, self._rotations, self._kind = cache, places, rotations, kind
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
@@ -78,8 +78,8 @@ class Turning:
     def update(self, k: Tensor, v: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Add keys and values, and return all of them."""
         cache = self._cache
-        if not any(turn.turned for turn in self._turns) or self._kind not in self._places.last:
-            return cache.update(k, v, layer_idx, *args, **kwargs)  # type: ignore[no-any-return]  # it does not turn
+        if not any(rotation.called for rotation in self._rotations) or self._kind not in self._places.last:
+            return cache.update(k, v, layer_idx, *args, **kwargs)  # type: ignore[no-any-return]  # this layer does not rotate
         now, pos = self._places.last[self._kind]
         layers = getattr(cache, "self_attention_cache", cache).layers
         before, known = _state(layers, layer_idx, now, pos, self._places.encodings[self._kind])
@@ -87,7 +87,7 @@ class Turning:
         if _same(before, now):
             before = now
         elif isinstance(now, LongRoPE) and type(layers[layer_idx]).__name__ in _IN_PLACE:
-            _turn_on(layers[layer_idx], known, before, now)
+            _rephase_layer(layers[layer_idx], known, before, now)
             before = now
         else:
             k = rephase(k, pos[:, -k.shape[-2] :], now, before)
@@ -97,34 +97,34 @@ class Turning:
 
 
 def _state(layers: Any, layer_idx: int, now: Rotary, pos: Tensor, encoding: Rotary) -> tuple[Rotary, Tensor]:
-    """Return what the cached keys are turned by, and their positions (batch, n); of none, what the next ones are."""
+    """Return the encoding of the cached keys and their positions (batch, n); of an empty cache, those of the next."""
     batch = pos.shape[0]
     layer = layers[layer_idx] if layer_idx < len(layers) else None
     n = int(layer.get_seq_length()) if layer is not None and layer.is_initialized else 0
     if not n:
         return now, pos.new_zeros(batch, 0)
     state: tuple[Rotary, Tensor] | None = getattr(layer, _STATE, None)
-    if state is None:  # filled before this model was prepared: by one forward, of texts without gaps
+    if state is None:  # filled before `use`: assume one forward pass of texts without gaps
         known = pos[:, :1] - n + torch.arange(n, device=pos.device)
         state = encoding.resolve(n), known.clamp(min=0)  # type: ignore[assignment]
     before, known = state  # type: ignore[misc]
     held = layer.keys.shape[0]  # type: ignore[union-attr]
-    if held > len(known) > 0 and held % len(known) == 0:  # beams, several answers to one text
+    if held > len(known) > 0 and held % len(known) == 0:  # beams, or several answers to one text
         known = known.repeat_interleave(held // len(known), 0)
-    return before, known[..., :n].to(pos.device)  # a cropped one has lost its last
+    return before, known[..., :n].to(pos.device)  # a cropped cache has lost its last keys
 
 
-def _turn_on(layer: Any, known: Tensor, before: Rotary, now: Rotary) -> None:
+def _rephase_layer(layer: Any, known: Tensor, before: Rotary, now: Rotary) -> None:
     keys = layer.keys
-    turned = rephase(keys, _of_slots(known, keys.shape[-2]).to(keys.device), before, now)
-    if hasattr(layer, "max_cache_len"):  # whose memory has an address that graphs replay from
-        keys.copy_(turned)
+    rephased = rephase(keys, _of_slots(known, keys.shape[-2]).to(keys.device), before, now)
+    if hasattr(layer, "max_cache_len"):  # CUDA graphs replay from a static cache's addresses
+        keys.copy_(rephased)
     else:
-        layer.keys = turned
+        layer.keys = rephased
 
 
 def _of_slots(pos: Tensor, n: int) -> Tensor:
-    """Return the positions of n slots: the last ones of a window, zeros where nothing is written yet."""
+    """Return the positions of n slots: the last n of a window, and zeros for unused slots."""
     if pos.shape[-1] >= n:
         return pos[..., pos.shape[-1] - n :]
     return torch.cat((pos, pos.new_zeros(*pos.shape[:-1], n - pos.shape[-1])), -1)

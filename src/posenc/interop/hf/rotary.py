@@ -1,4 +1,4 @@
-"""Rotary models: which modules make tables, which turn queries and keys by them, and what is put in their place."""
+"""Rotary models: find the modules that make tables and those that rotate by them, and plan their replacements."""
 
 import inspect
 import re
@@ -12,24 +12,24 @@ import torch
 from torch import nn
 
 from posenc.families import Rotary
-from posenc.interop.hf import copied, extending, gptj, patching, rephased, tables, turning
+from posenc.interop.hf import copied, extending, gptj, patching, rephased, rotation, tables
 from posenc.interop.hf.patching import LeftError, Plan
 
-_TURNS = re.compile(r"apply.*(rotary|rope)|(rotary|rope).*apply")
+_ROTATES = re.compile(r"apply.*(rotary|rope)|(rotary|rope).*apply")
 _MAKES = re.compile(r"Rotary|Rope|RoPE")
 
 
 @dataclass
 class Group:
-    """A module that holds rotary modules, and the attentions that their tables reach.
+    """A module that contains rotary modules, and the attention layers that use their tables.
 
     Args:
-        model: What it is part of.
-        name: Its name there.
-        owner: It.
-        rotaries: By their names in it; of GPT-J, whose tables are no modules' own, the model.
-        callers: By their names in it.
-        by_table: Whether it looks positions up, as GPT-J does.
+        model: The whole model.
+        name: The name of the owner in the model.
+        owner: The module that contains the rotary modules.
+        rotaries: The rotary modules by their names in the owner; for GPT-J, which has none, the owner.
+        callers: The attention layers by their names in the owner.
+        by_table: Whether positions are looked up in a table, as in GPT-J.
     """
 
     model: nn.Module
@@ -40,16 +40,16 @@ class Group:
     by_table: bool = False
 
     def plan(self, *, extended: bool = False) -> Plan:
-        """Return what to put into it.
+        """Return the replacements for this group.
 
         Args:
-            extended: Its configuration has changed since it was made, and is what counts.
+            extended: The configuration has changed since the modules were made, and takes precedence.
 
         Raises:
-            LeftError: Its tables, its rotary functions or its caches are of a kind that is not known here.
+            LeftError: Its tables, its rotary functions or its caches are not supported.
         """
         if not self.callers:
-            raise LeftError("no attention that its tables reach turns by a function of its file")
+            raise LeftError("no attention layer that uses its tables rotates by a function of its file")
         patching.check_own((*self.rotaries.values(), *self.callers.values()), "forward")
         return self._of_table() if self.by_table else self._of_modules(extended)
 
@@ -59,7 +59,7 @@ class Group:
         looks_up = hasattr(next(iter(self.callers.values())), "_get_embed_positions")
         more = {"_get_embed_positions": gptj.get_embed_positions} if looks_up else {}
         methods = self._forwards([(theirs, theirs)], None, **more)
-        note = f"turns queries and keys of {len(self.callers)} attentions by {described(rope)}"
+        note = f"rotates queries and keys of {len(self.callers)} attention layers by {described(rope)}"
         return Plan([*self.callers.values()], {self.owner: note}, methods, buffers)
 
     def _of_modules(self, extended: bool) -> Plan:
@@ -76,38 +76,39 @@ class Group:
     def _forwards(
         self, trials: list[Any], by_length: tables.Places | None, **more: Any
     ) -> dict[nn.Module, patching.Methods]:
-        """Return what stands in for the forwards of the callers, and for `more`; those of a class share it.
+        """Return the replacements of the callers' forwards, and `more`; callers of one class share a mapping.
 
         Raises:
-            LeftError: Nothing here does the same as one of their functions.
+            LeftError: No rotation equals one of their functions.
         """
-        turns: dict[Any, turning.Turn] = {}
+        rotations: dict[Any, rotation.Rotation] = {}
         for function in {f for module in self.callers.values() for f in functions(module).values()}:
             for theirs, ours in trials:
-                turn = turning.like(function, theirs, ours)
-                if turns.setdefault(function, turn).way != turn.way:
-                    raise LeftError(f"its function {function.__name__} turns in several ways")
+                same = rotation.like(function, theirs, ours)
+                if rotations.setdefault(function, same).way != same.way:
+                    raise LeftError(f"its function {function.__name__} rotates its tables in several ways")
         by_class: dict[type, patching.Methods] = {}
         for module in self.callers.values():
             cls = patching.own_class(module)
             if cls not in by_class:
-                own = {name: turns[function] for name, function in functions(module).items()}
+                own = {name: rotations[function] for name, function in functions(module).items()}
                 forward: Any = copied.Copied(cls, "forward", own)
                 if by_length is not None:
-                    forward = partial(rephased.forward, copy=forward, places=by_length, turns=tuple(own.values()))
+                    forward = partial(rephased.forward, copy=forward, places=by_length, rotations=tuple(own.values()))
                 by_class[cls] = {"forward": forward, **more}
         return {module: by_class[patching.own_class(module)] for module in self.callers.values()}
 
     def _note(self, places: tables.Places) -> str:
-        said = [described(encoding) for encoding in places.encodings.values()]
-        if len(set(said)) > 1:
-            said = [f"{text} ({kind})" for text, kind in zip(said, places.encodings, strict=True)]
-        how = "turns queries and keys of" if len(self.rotaries) == 1 else f"one of {len(self.rotaries)} that turn"
-        return "; ".join([f"{how} {len(self.callers)} attentions by {', '.join(dict.fromkeys(said))}", *places.notes])
+        texts = [described(encoding) for encoding in places.encodings.values()]
+        if len(set(texts)) > 1:
+            texts = [f"{text} ({kind})" for text, kind in zip(texts, places.encodings, strict=True)]
+        n_rotaries, by = len(self.rotaries), ", ".join(dict.fromkeys(texts))
+        how = "rotates queries and keys of" if n_rotaries == 1 else f"one of {n_rotaries} modules that rotate"
+        return "; ".join([f"{how} {len(self.callers)} attention layers by {by}", *places.notes])
 
 
 def find(model: nn.Module, without: Collection[str] = ()) -> dict[str, Group]:
-    """Return the groups of a model by the name of their owner, without some."""
+    """Return the groups of a model by the name of their owner, except the names in `without`."""
     found: dict[str, Group] = {}
     modules = dict(model.named_modules())
     for name, module in modules.items():
@@ -124,18 +125,18 @@ def find(model: nn.Module, without: Collection[str] = ()) -> dict[str, Group]:
             found[outer].callers[_inside(name, outer)] = module
     for name, group in list(found.items()):
         known = [] if name in without else patching.known(group.owner)
-        turning = _turning(group) if known is None else known
-        if name in without or (group.callers and not turning):  # it makes tables and uses none
+        rotating = _rotating(group) if known is None else known
+        if name in without or (group.callers and not rotating):  # its tables are not used
             del found[name]
-        group.callers = {key: module for key, module in group.callers.items() if key in turning}
+        group.callers = {key: module for key, module in group.callers.items() if key in rotating}
     return found
 
 
-def _turning(group: Group) -> list[str]:
-    """Return which attentions turn by a function of their file, as a forward of a model without weights shows.
+def _rotating(group: Group) -> list[str]:
+    """Return the attention layers that call their rotary function in a forward pass on the meta device.
 
-    Some never call it: layers without positions, or all of them where a configuration says so. Where that model cannot
-    be made or run so, as with mixtures of experts, all that could turn are returned.
+    Some never call it: layers without positions, or all layers if the configuration disables it. If the model cannot
+    run on the meta device, as with mixtures of experts, return all layers that have such a function.
     """
     seen: list[str] = []
     try:
@@ -146,9 +147,9 @@ def _turning(group: Group) -> list[str]:
                 module = fresh.get_submodule(name)
                 noted = {key: partial(_note, seen, name, function) for key, function in functions(module).items()}
                 patching.replace({module: {"forward": copied.Copied(type(module), "forward", noted)}})
-            # without a cache masks look for packed documents, in numbers that are not there
+            # with a cache, because without one masks look for packed documents in values that do not exist here
             fresh.eval()(input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=True)
-    except Exception:  # of whatever its author asks for
+    except Exception:  # third-party code can raise any error
         return [*group.callers]
     return [name for name in group.callers if name in seen]
 
@@ -159,39 +160,39 @@ def _note(seen: list[str], name: str, function: Any, *args: Any, **kwargs: Any) 
 
 
 def functions(module: nn.Module) -> dict[str, Any]:
-    """Return the rotary functions that a module's forward looks up among the globals of its file."""
+    """Return the rotary functions among the globals that a module's forward uses."""
     if _makes_tables(module):
         return {}
-    return copied.found(patching.own_class(module).forward, lambda name: bool(_TURNS.search(name)))
+    return copied.found(patching.own_class(module).forward, lambda name: bool(_ROTATES.search(name)))
 
 
 def _makes_tables(module: nn.Module) -> bool:
-    """Whether a module holds frequencies by itself and is called a rotary one."""
+    """Whether a module has its own frequencies and a rotary class name."""
     named = (key for key, _ in module.named_buffers(recurse=False))
     return bool(_MAKES.search(type(module).__name__)) and any("inv_freq" in key for key in named)
 
 
 def _around(name: str) -> Iterator[str]:
-    """Yield the names of the modules around one, innermost first."""
+    """Yield the names of the modules that contain one, innermost first."""
     while name:
         name = name.rpartition(".")[0]
         yield name
 
 
 def _inside(name: str, outer: str) -> str:
-    """Return the name of a module as one around it has it."""
+    """Return the name of a module relative to one that contains it."""
     return name.removeprefix(f"{outer}.") if outer else name
 
 
 def extend(groups: dict[str, Group], rope_parameters: object) -> None:
-    """Give a model other rope_parameters, and replace all of it anew.
+    """Write other rope_parameters into a model, and replace all of its parts again.
 
     Raises:
-        TypeError: As `extending.checked` does.
-        ValueError: As `extending.checked` does, or the extended model cannot be replaced.
+        TypeError: From `extending.checked`.
+        ValueError: From `extending.checked`, or the extended model cannot be replaced.
     """
     found = {name: group for name, group in groups.items()
-             if patching.said(group.owner) or isinstance(patching.planned(group), Plan)}  # fmt: skip
+             if patching.notes(group.owner) or isinstance(patching.planned(group), Plan)}  # fmt: skip
     owner, new = extending.checked(found, rope_parameters)
     _undo(found)
     extending.write(next(iter(found.values())).model, owner, new)
@@ -201,7 +202,9 @@ def extend(groups: dict[str, Group], rope_parameters: object) -> None:
             group.plan(extended=True).put(group.owner)
         except LeftError as error:
             _undo(found)
-            raise ValueError(f"posenc.hf.use: the model cannot be extended so: {error}.") from None
+            raise ValueError(
+                f"posenc.hf.use: the model cannot be extended with these rope_parameters: {error}."
+            ) from None
 
 
 def _undo(found: dict[str, Group]) -> None:
@@ -211,7 +214,7 @@ def _undo(found: dict[str, Group]) -> None:
 
 
 def described(encoding: Rotary) -> str:
-    """Return an encoding in a few words: what differs from its defaults, without lists of numbers."""
+    """Return a short description of an encoding: its options that differ from the defaults, without lists."""
     if isinstance(encoding, tables.Axes):
         return f"RoPE(head_dim={encoding.head_dim}) over {encoding.n_axes} axes of {encoding.pairs} pairs"
     defaults = {key: p.default for key, p in inspect.signature(type(encoding)).parameters.items()}

@@ -1,4 +1,4 @@
-"""T5 and its relatives: a table of buckets, whose bias all layers of a stack share, or one in each layer (UMT5)."""
+"""T5 and its relatives: a bias from a table of buckets, shared by the layers of a stack, or per layer (UMT5)."""
 
 import inspect
 from functools import partial
@@ -19,12 +19,12 @@ _TABLE = "ALL_ATTENTION_FUNCTIONS"
 
 
 def planned(host: Any) -> Plan:
-    """Let layers with a table pass on the encoding instead of a bias, and all layers find our attention function."""
+    """Make layers with a table pass on the encoding instead of a bias, and all layers use our attention function."""
     layers = [layer for block in host.block for layer in block.layer]
     own, crossing = ([getattr(layer, part) for layer in layers if hasattr(layer, part)]
                      for part in ("SelfAttention", "EncDecAttention"))  # fmt: skip
     fields = {**plain(host.config), "model_type": "t5"}
-    scale = float(getattr(own[0], "scaling", 1.0))  # older versions have none, and `_check` leaves them
+    scale = float(getattr(own[0], "scaling", 1.0))  # older versions have none, and `_check` refuses them
     encoding = configured(fields, bidirectional=not own[0].is_decoder, score_scale=scale)
     methods: dict[nn.Module, patching.Methods] = {host: {"forward": with_masks(host)}}
     for modules in filter(None, (own, crossing)):
@@ -33,26 +33,26 @@ def planned(host: Any) -> Plan:
         forward = {"forward": _forward(modules[0], crossing=modules is crossing)}
         biased = forward | {"compute_bias": partial(_compute_bias, encoding=encoding)}
         methods |= {m: biased if m.has_relative_attention_bias else forward for m in modules}
-    said = note(own, encoding) + (", attention to the encoder by NoPE()" if crossing else "")
-    return Plan(own + crossing, {host: said}, methods)
+    text = note(own, encoding) + (", cross-attention by NoPE()" if crossing else "")
+    return Plan(own + crossing, {host: text}, methods)
 
 
 def _check(module: Any, encoding: T5) -> None:
-    """Raise if a module is not as those of transformers are."""
+    """Raise an error if a module differs from those of transformers."""
     if not found(patching.own_class(module).forward, _TABLE.__eq__):
-        raise LeftError(f"{type(module).__name__} calls no attention function of transformers")
+        raise LeftError(f"{type(module).__name__} does not call transformers' attention functions")
     patching.check_own([module], "forward", "compute_bias")
     if not module.has_relative_attention_bias:
         return
     if type(table := module.relative_attention_bias) is not nn.Embedding:
-        raise LeftError(f"its table of biases is no plain nn.Embedding, but {type(table).__name__}")
+        raise LeftError(f"its table of biases is not a plain nn.Embedding but {type(table).__name__}")
     distance = torch.arange(-2 * encoding.max_distance, 2 * encoding.max_distance + 1)
     sizes = {"bidirectional": encoding.bidirectional, "num_buckets": encoding.n_buckets,
              "max_distance": encoding.max_distance}  # fmt: skip
-    takes = inspect.signature(module._relative_position_bucket).parameters  # UMT5's takes none of them
+    takes = inspect.signature(module._relative_position_bucket).parameters  # UMT5's has none of them
     theirs = module._relative_position_bucket(-distance, **{key: sizes[key] for key in takes if key in sizes})
     if not torch.equal(encoding.bucket(distance), theirs):
-        raise LeftError("its buckets are others than those of posenc.T5")
+        raise LeftError("its buckets differ from those of posenc.T5")
 
 
 def _forward(module: Any, *, crossing: bool) -> Any:
@@ -66,7 +66,9 @@ def _forward(module: Any, *, crossing: bool) -> Any:
 def _cross(
     module: Any, hidden_states: Tensor, *args: Any, copied: Any, position_bias: Any = None, **kwargs: Any
 ) -> Any:
-    if position_bias is None and hidden_states.shape[1] > 1:  # it would write zeros (1, n_heads, q_len, k_len)
+    if (
+        position_bias is None and hidden_states.shape[1] > 1
+    ):  # otherwise the module would build zeros (1, n_heads, q_len, k_len)
         position_bias = Bias(NoPE(), crossing=True)
     return copied(module, hidden_states, *args, position_bias=position_bias, **kwargs)
 
@@ -83,29 +85,29 @@ def _compute_bias(
     if query_length == 1:
         own = patching.own_class(attention)
         return own.compute_bias(attention, query_length, key_length, device, past_seen_tokens)
-    table = attention.relative_attention_bias  # called, so that whatever hooks its weight is asked
+    table = attention.relative_attention_bias  # called as a module, so that hooks on it run
     rows = torch.arange(encoding.n_buckets, device=table.weight.device if device is None else device)
     return Bias(with_tables(encoding, weight=table(rows)), int(past_seen_tokens))
 
 
 class Functions:
-    """Stands for transformers' table of attention functions in a module whose biases may be `Bias`."""
+    """Replaces transformers' table of attention functions in a module whose bias may be a `Bias`."""
 
     def __init__(self, theirs: Any) -> None:
         self._theirs = theirs
 
     def get_interface(self, name: str, default: Any) -> Any:
-        """Return ours, which runs theirs where neither bias nor mask are ours."""
+        """Return our function, which calls theirs if neither the bias nor the mask is ours."""
         return partial(_attention, theirs=self._theirs.get_interface(name, default))
 
 
 def _attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *, theirs: Any, position_bias: Any, **kwargs: Any
 ) -> Any:
-    """Attend as transformers calls it: return (batch, q_len, n_heads, head_dim), and no weights."""
+    """Attend with transformers' signature: return (batch, q_len, n_heads, head_dim), and None for the weights."""
     if not isinstance(mask, Mask) and not isinstance(position_bias, Bias):
         return theirs(module, q, k, v, mask, position_bias=position_bias, **kwargs)
-    if not isinstance(position_bias, Bias):  # zeros, for attention to another sequence
+    if not isinstance(position_bias, Bias):  # zeros, for cross-attention
         position_bias = Bias(Encoding(), crossing=True)
     mask = mask if isinstance(mask, Mask) else Mask(mask, causal=False)
     scale, dropout_p = kwargs.get("scaling"), float(kwargs.get("dropout", 0.0))

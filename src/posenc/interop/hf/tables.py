@@ -1,4 +1,4 @@
-"""The tables of a model's rotary module, from angles in float64 instead of float32."""
+"""The tables of a model's rotary module, computed from angles in float64 instead of float32."""
 
 import copy
 import inspect
@@ -16,14 +16,14 @@ from posenc.encodings import RoPE
 from posenc.families import OfLength, Rotary
 from posenc.interop.hf import patching
 from posenc.interop.hf.patching import LeftError
-from posenc.interop.hf.turning import TOLERANCE
+from posenc.interop.hf.rotation import TOLERANCE
 
-_FEW = (0, 1, 2, 3, 7, 40)  # positions at which angles in float32 are right
+_FEW = (0, 1, 2, 3, 7, 40)  # positions at which float32 angles are accurate
 Tables = tuple[Tensor, Tensor]
 
 
 class Axes(Rotary):
-    """Frequencies (n_axes, n_pairs) as they are given: M-RoPE in whichever layout a model has."""
+    """A rotary encoding with a given frequency matrix (n_axes, n_pairs): M-RoPE in the model's own layout."""
 
     def __init__(self, inv_freq: Float64[Tensor, "n_axes n_pairs"], gain: float) -> None:
         super().__init__(head_dim=2 * inv_freq.shape[-1])
@@ -32,7 +32,7 @@ class Axes(Rotary):
         self.pairs = [sum(number != 0 for number in row) for row in self.inv_freq]
 
     def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
-        """Return the matrix."""
+        """Return the frequency matrix."""
         return torch.tensor(self.inv_freq, dtype=torch.float64)
 
     def gain(self) -> float:
@@ -42,18 +42,18 @@ class Axes(Rotary):
 
 @dataclass
 class Places:
-    """What a rotary module returns now; shared by the module and by the attentions that its tables reach.
+    """The encodings of a rotary module, shared by the module and the attention layers that use its tables.
 
     Args:
-        encodings: By kind of layer; None where the module does not ask for it.
-        is_complex: Whether its callers hand on one tensor (.., 2, n_pairs).
-        notes: What is odd, for the report.
+        encodings: The encodings by kind of layer; by None if the module does not distinguish kinds.
+        is_complex: Whether the module returns one tensor (.., 2, n_pairs) in place of a complex one.
+        notes: Remarks for the report.
     """
 
     encodings: dict[str | None, Rotary]
     is_complex: bool = False
     notes: list[str] = field(default_factory=list)
-    # by kind of layer: what the last call placed; only for encodings that depend on the length
+    # by kind of layer: the encoding and positions of the last call, for encodings that depend on the length
     last: dict[str | None, tuple[Rotary, Tensor]] = field(default_factory=dict)
 
     @property
@@ -68,7 +68,7 @@ class Places:
 def forward(
     module: nn.Module, x: Tensor, position_ids: Tensor, layer_type: str | None = None, *, places: Places
 ) -> Any:
-    """Stand in for the forward of a rotary module."""
+    """Replace the forward of a rotary module."""
     encoding = places.encodings[layer_type]
     if isinstance(encoding, OfLength):
         encoding = encoding.resolve(int(position_ids.max()) + 1)  # type: ignore[assignment]
@@ -81,21 +81,21 @@ def forward(
 
 
 def trial(encoding: Rotary, *more: int) -> tuple[Tensor, Tables]:
-    """Return a few positions (1, n), with more behind them, and the tables of an encoding there."""
+    """Return a few positions (1, n), then `more`, and the tables of an encoding there."""
     pos = torch.tensor([[*_FEW, *more]])
     return pos, forward(nn.Module(), torch.zeros(1), pos, places=Places({None: encoding}))
 
 
 def found(rotary: Any, *, extended: bool = False) -> tuple[Places, list[tuple[Any, Tables]]]:
-    """Return what a rotary module shall return, and for trials its tables at a few positions and ours.
+    """Return the new encodings of a rotary module, and for trials its own tables and ours at a few positions.
 
-    With `extended`, its configuration has changed since it was made, and is what counts.
+    With `extended`, the configuration has changed since the module was made, and takes precedence.
 
     Raises:
-        LeftError: The module does something else; the sentence says what.
+        LeftError: The module does not compute rotary tables from positions.
     """
     if list(inspect.signature(patching.own_class(rotary).forward).parameters)[1:3] != ["x", "position_ids"]:
-        raise LeftError(f"{type(rotary).__name__} asks for other things than positions")
+        raise LeftError(f"{type(rotary).__name__} has other arguments than x and position_ids")
     fresh = _fresh(rotary, extended)
     names = [name.removesuffix("_inv_freq") for name, _ in fresh.named_buffers() if name.endswith("_inv_freq")]
     kinds: list[str | None] = [name for name in names if not name.endswith("original")] or [None]
@@ -103,18 +103,18 @@ def found(rotary: Any, *, extended: bool = False) -> tuple[Places, list[tuple[An
     tables = [_compared(fresh, kind, places) for kind in kinds]
     held = getattr(rotary, f"{kinds[0]}_inv_freq" if kinds[0] else "inv_freq", None)
     if held is not None and held.dtype not in (torch.float32, torch.float64):
-        places.notes.append(f"its frequencies had been cast to {held.dtype} and are exact now")
+        places.notes.append(f"its frequencies had been cast to {held.dtype}; they are exact now")
     return places, tables
 
 
 def _fresh(rotary: Any, extended: bool) -> Any:
-    """Return a module like it, in float32 and with the frequencies with which a text begins."""
+    """Return a copy of the module in float32, with the frequencies of the start of a text."""
     if not hasattr(rotary, "config"):
-        raise LeftError(f"{type(rotary).__name__} has no configuration of its own")
+        raise LeftError(f"{type(rotary).__name__} has no configuration")
     try:
         with torch.device("cpu"):
             fresh = patching.own_class(rotary)(rotary.config)
-    except Exception:  # of whatever its author asks for
+    except Exception:  # third-party code can raise any error
         fresh = None
     buffers = dict(rotary.named_buffers())
     own = {} if fresh is None else dict(fresh.named_buffers())
@@ -122,9 +122,9 @@ def _fresh(rotary: Any, extended: bool) -> Any:
     if fresh is not None and (same or extended):
         return fresh
     if extended:
-        raise LeftError(f"{type(rotary).__name__} cannot be made anew from its configuration")
+        raise LeftError(f"{type(rotary).__name__} cannot be constructed from its configuration")
     if any(buffer.is_meta for buffer in buffers.values()):
-        raise LeftError("its frequencies have no values yet: they are on the meta device")
+        raise LeftError("its frequencies are on the meta device and have no values yet")
     return copy.deepcopy(rotary).cpu().float()
 
 
@@ -133,30 +133,30 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _encoding(rotary: Any, kind: str | None) -> Rotary:
-    """Return what the configuration says; where it is not read here, the frequencies that the module holds."""
+    """Return the encoding of the configuration, or of the module's own frequencies if that cannot be read."""
     try:
         fields = dict(plain(rotary.config))
-        fields.pop("layer_rope_theta", None)  # of all layers; the module's own stands in rope_parameters
+        fields.pop("layer_rope_theta", None)  # one for all layers; the module's own is in rope_parameters
         return RoPE.from_config(fields, kind)
     except (ValueError, TypeError) as error:
         types = getattr(rotary, "rope_type", "default")
         if not {"dynamic", "longrope"}.isdisjoint(types.values() if isinstance(types, dict) else [types]):
-            raise LeftError(f"its frequencies depend on the length, and {error}") from None
+            raise LeftError(f"its frequencies depend on the length, but {error}") from None
         return _held(rotary, kind)
 
 
 def _held(rotary: Any, kind: str | None, gain: float | None = None) -> RoPE:
     prefix = f"{kind}_" if kind else ""
-    # where they change with the length, those with which a text begins
+    # if they depend on the length, take those of the start of a text
     inv_freq = getattr(rotary, f"{prefix}original_inv_freq", getattr(rotary, f"{prefix}inv_freq", None))
     if not isinstance(inv_freq, Tensor) or inv_freq.ndim != 1:
-        raise LeftError(f"{type(rotary).__name__} holds no list of frequencies")
+        raise LeftError(f"{type(rotary).__name__} has no vector of frequencies")
     gain = float(getattr(rotary, f"{prefix}attention_scaling", 1.0)) if gain is None else gain
     return RoPE(head_dim=2 * len(inv_freq), inv_freq=inv_freq.double().tolist(), attention_factor=gain)
 
 
 def _compared(rotary: Any, kind: str | None, places: Places) -> tuple[Any, Tables]:
-    """Return theirs and ours, once they are the same; changes the encoding where the configuration says otherwise."""
+    """Return their tables and ours once they agree; use the module's frequencies if the configuration's do not."""
     theirs = _theirs(rotary, kind, torch.tensor([_FEW]))
     places.is_complex = torch.is_tensor(theirs) and theirs.is_complex()
     _see_axes(rotary, kind, places)
@@ -164,19 +164,19 @@ def _compared(rotary: Any, kind: str | None, places: Places) -> tuple[Any, Table
     if not same and not isinstance(places.encodings[kind], Axes):
         cos, _ = _halves(theirs, places.encodings[kind].rotary_dim // 2)
         places.encodings[kind] = _held(rotary, kind, float(cos.flatten(0, -2)[0].mean()))  # at position 0
-        places.notes.append("its frequencies are others than its configuration says, and stay")
+        places.notes.append("its frequencies differ from its configuration and are kept")
         same = _same(rotary, kind, places.encodings[kind])
     if not same:
         raise LeftError(
-            f"the tables of {type(rotary).__name__} are no cosines and sines of its frequencies at positions of text"
+            f"the tables of {type(rotary).__name__} are not the cosines and sines of its frequencies at text positions"
         )
     return theirs, trial(places.encodings[kind])[1]
 
 
 def _same(rotary: Any, kind: str | None, encoding: Any) -> bool:
-    """Whether tables are the same but for the rounding of theirs, whose angles are in float32.
+    """Whether tables are equal up to the rounding of theirs, whose angles are in float32.
 
-    They are compared beyond every length at which frequencies may change, too.
+    The positions include some beyond each length at which frequencies may change.
     """
     lengths = [getattr(rotary.config, "max_position_embeddings", None), getattr(encoding, "original_max_len", None)]
     known = sorted({int(n) for n in lengths if isinstance(n, int | float) and 0 < n < 1 << 22})
@@ -184,7 +184,7 @@ def _same(rotary: Any, kind: str | None, encoding: Any) -> bool:
         pos, ours = trial(encoding, far)
         wanted = _halves(_theirs(rotary, kind, pos), encoding.rotary_dim // 2)
         inv_freq = encoding.resolve(int(pos.max()) + 1).frequencies()
-        if bool((inv_freq < 0).any()):  # it is their function that turns clockwise, as its trial shows
+        if bool((inv_freq < 0).any()):  # their function rotates clockwise instead, as its trial checks
             wanted = wanted[0], -wanted[1]
         bound = TOLERANCE + 3e-7 * pos.max() * inv_freq.abs().amax(0)
         for a, b in zip(ours, wanted, strict=True):
@@ -196,15 +196,15 @@ def _same(rotary: Any, kind: str | None, encoding: Any) -> bool:
 def _theirs(rotary: Any, kind: str | None, pos: Tensor) -> Any:
     try:
         return rotary(torch.zeros(1, pos.shape[-1], 1), pos, *([kind] if kind else []))
-    except Exception as error:  # of whatever its author asks for
+    except Exception as error:  # third-party code can raise any error
         raise LeftError(
-            f"{type(rotary).__name__} takes no positions (batch, seq) nor (n_axes, batch, seq), as text has, but "
-            f"others, as pictures have ({type(error).__name__})"
+            f"{type(rotary).__name__} refuses text positions (batch, seq) and (n_axes, batch, seq), as modules for "
+            f"images do ({type(error).__name__})"
         ) from None
 
 
 def _halves(theirs: Any, n_pairs: int) -> Tables:
-    """Return (cos, sin) with one column a pair."""
+    """Return (cos, sin) with one column for each pair."""
     if torch.is_tensor(theirs):
         return theirs.real.float(), theirs.imag.float()
     cos, sin = theirs
@@ -215,7 +215,7 @@ def _halves(theirs: Any, n_pairs: int) -> Tables:
 
 
 def _see_axes(rotary: Any, kind: str | None, places: Places) -> None:
-    """Find out which axis turns which pair, where a module takes positions (n_axes, batch, seq)."""
+    """Find the axis that rotates each pair, if a module accepts positions (n_axes, batch, seq)."""
     encoding = places.encodings[kind]
     if places.is_complex or isinstance(encoding, OfLength):
         return
@@ -233,6 +233,6 @@ def _see_axes(rotary: Any, kind: str | None, places: Places) -> None:
 
 
 def plain(config: Any) -> Mapping[str, Any]:
-    """Return a configuration as a file holds it; `to_dict` may hold an infinity, and objects under names of its own."""
+    """Return a configuration as in a file; `to_dict` may contain infinities, and objects that are not JSON."""
     text = json.dumps(config.to_dict(), default=str, skipkeys=True)
     return configs.read(json.loads(text, parse_constant=lambda _: None))

@@ -13,10 +13,10 @@ FORMATS = tuple(sorted(set(TASKS) - set(NAMES)))  # other formats of the same ta
 
 
 def find(name: str) -> Task:
-    """Return the task of a name, or of a name with a format such as `addition:reversed`.
+    """Return the task with a name, optionally with a format, such as `addition:reversed`.
 
     Raises:
-        ValueError: No task has this name; the nearest ones are given.
+        ValueError: No task has this name; the message lists the nearest ones.
 
     >>> find("parity").arxiv
     '2305.19466'
@@ -32,7 +32,7 @@ def find(name: str) -> Task:
 
 
 def cards() -> list[dict[str, Any]]:
-    """Return what is known of every task, in alphabetical order."""
+    """Return the card of every task, in alphabetical order."""
     return [find(name).card() for name in (*NAMES, *FORMATS)]
 
 
@@ -53,6 +53,6 @@ def split(label: str) -> tuple[Task, str]:
 
 
 def label(given: str) -> str:
-    """Return the label of a task as it is written: without the stream `index`; raises as `split` does."""
+    """Return the label of a task in its short form, without the stream `index`; raises as `split` does."""
     task, stream = split(given)
     return task.name if stream == "index" else f"{task.name}@{stream}"

@@ -16,7 +16,7 @@ CYCLE = 5
 MOVE, POP, HOLE = FIRST + CYCLE, FIRST + 2, FIRST + 2
 FACTS: dict[str, Any] = {
     "lengths": range(1, 1025),
-    "train_lengths": range(1, 21),  # of the source: 1 to 40, tested at 41 to 500
+    "train_lengths": range(1, 21),  # the source: 1 to 40, tested at 41 to 500
     "test_lengths": (20, 40, 80),
     "paper": "Delétang et al. 2022",
     "arxiv": "2207.02098",
@@ -51,7 +51,7 @@ def cycle(length: int, n: int, generator: Generator) -> Line:
     **FACTS,
 )
 def stack(length: int, n: int, generator: Generator) -> Line:
-    """Draw a stack and at least one action, and ask for the stack; to pop an empty one does nothing."""
+    """Draw a stack and at least one action, and ask for the stack; popping an empty one does nothing."""
     heights = integers(1, max(1, length - 1), (n, 1), generator)
     bits, actions = (integers(low, low + most, (n, length), generator) for low, most in ((FIRST, 1), (POP, 2)))
     question = torch.where(torch.arange(length) < heights, bits, actions)

@@ -12,9 +12,9 @@ SYMBOLS = ("pad", "w", "r", "i", "0", "1")
 WRITE, READ, IGNORE, ZERO = range(1, 5)
 FACTS: dict[str, Any] = {
     "symbols": SYMBOLS,
-    "length": "symbols of a line, the last read bit included",
+    "length": "symbols of a line, including the last bit",
     "lengths": range(4, 4097, 2),
-    "train_lengths": range(64, 65),  # of the source: 512
+    "train_lengths": range(64, 65),  # the source: 512
     "test_lengths": (64, 128, 256),
     "paper": "Liu et al. 2023",
     "arxiv": "2306.00946",
@@ -24,7 +24,7 @@ FACTS: dict[str, Any] = {
 @register(
     "flip_flop",
     options={"ignored": 0.8},
-    format="w 1 i 0 r 1 (read what was written last; of all instructions 0.8 are ignored: FFL(0.8))",
+    format="w 1 i 0 r 1 (read the last written bit; 0.8 of all instructions are ignored: FFL(0.8))",
     probes=("flip_flop:sparse", "flip_flop:dense"),
     **FACTS,
 )

@@ -1,4 +1,4 @@
-"""Find a symbol again by what it is, by where it is, or by both."""
+"""Retrieval tasks: find a symbol by its content, by its position, or by both."""
 
 from string import ascii_letters, ascii_lowercase
 
@@ -8,7 +8,7 @@ from torch import Generator
 from posenc.study.tasks.lines import COMMON, FIRST, IGNORED, START, Line, integers, padded, predicted, subsets
 from posenc.study.tasks.task import register
 
-N_KEYS = 256  # and as many values; the source has 4096 of each
+N_KEYS = 256  # and 256 values; the source has 4096 of each
 POWER = 0.01
 KEYS, VALUES = range(1, N_KEYS + 1), range(N_KEYS + 1, 2 * N_KEYS + 1)
 FARTHEST = 15
@@ -27,7 +27,7 @@ COPIED = range(3, 17)
     test_lengths=(64, 128, 256),
     paper="Arora et al. 2023",
     arxiv="2312.04927",
-    format="k1 v2 k3 v4 ... k3 [v4] ... k1 [v2] ... (gaps by a power law, else any symbol; the value is not read)",
+    format="k1 v2 k3 v4 ... k3 [v4] ... k1 [v2] ... (gaps by a power law, filled with any symbol; [v] is not read)",
 )
 def recall(length: int, n: int, generator: Generator) -> Line:
     """Draw pairs of different keys and different values, and ask for each key once."""
@@ -44,8 +44,8 @@ def recall(length: int, n: int, generator: Generator) -> Line:
 def _gaps(slots: int, pairs: int, n: int, generator: Generator) -> torch.Tensor:
     """Draw different slots for each pair, slot g with weight (g + 1)^(POWER - 1).
 
-    Waiting times with these rates end in the order of draws without replacement. `torch.multinomial` does the same,
-    but not with the same numbers on every machine.
+    Exponential waiting times with these rates end in the order of weighted draws without replacement.
+    `torch.multinomial` does the same, but its numbers differ between machines.
     """
     rates = torch.arange(1, slots + 1, dtype=torch.float64) ** (POWER - 1)
     waits = -torch.rand(n, slots, generator=generator, dtype=torch.float64).log() / rates
@@ -61,7 +61,7 @@ def _gaps(slots: int, pairs: int, n: int, generator: Generator) -> torch.Tensor:
     test_lengths=(20, 40, 52),
     paper="Gopalakrishnan et al. 2025",
     arxiv="2509.10534",
-    format="^ N Z T U I , N , + 4 , I (so many to the right or left of the letter, at most 15; source: 20 to 40)",
+    format="^ N Z T U I , N , + 4 , I (the letter 4 to the right of N; steps of at most 15; source: 20 to 40 letters)",
 )
 def indirect(length: int, n: int, generator: Generator) -> Line:
     """Draw a string, one of its letters, and a step that stays inside it; ask for the letter reached."""
@@ -89,7 +89,7 @@ def indirect(length: int, n: int, generator: Generator) -> Line:
     test_lengths=(32, 64, 128),
     paper="Gu and Dao 2023",
     arxiv="2312.00752",
-    format="a . . b . ? [a] ? [b] (data among noise, again in order; the answer is not read; the source: 16 in 4096)",
+    format="a . . b . ? [a] ? [b] (data among noise, repeated in order; [a] is not read; the source: 16 in 4096)",
 )
 def selective_copy(length: int, n: int, generator: Generator) -> Line:
     """Draw data at random places among noise, and ask for them in order, one at each mark."""

@@ -1,7 +1,7 @@
-"""Position streams: what any encoding takes as the positions of a line, in place of 0, 1, 2, ...
+"""Position streams: positions of a line for any encoding, in place of 0, 1, 2, ...
 
-In tests a number or a word list begins where the source says; in training it begins at random, so that the positions
-of longer tests are trained as well. `randomised` is random in both: gaps are what its model has learned.
+In tests a number or a word list starts at its source's position; in training it starts at random, so that the
+positions of longer tests are trained as well. `randomised` is random in both, since its model has learned gaps.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from posenc.study.tasks.lines import ASK, FIRST
 
 Positions = Int64[Tensor, "n seq_len"]
 Stream = Callable[[Int64[Tensor, "n seq_len"]], Positions]
-# As their authors do: one offset for the lines of a batch here, and for `coupling` one for each line.
+# As in the sources, these streams have one offset per batch; `coupling` has one per line.
 PER_BATCH = ("abacus",)
 
 
@@ -34,14 +34,14 @@ def coupling(
 ) -> Positions:
     """Give digits of equal significance, or the two copies of a word, one position (Cho et al. 2024, 2405.20671).
 
-    The first is 2, what stands between numbers has 1, and the rest 0. Before an answer that falls, the mark has the
-    position after its first symbol, so that steps are of one there too.
+    The first position is 2; symbols between numbers have 1, and the rest 0. Before a falling answer, the mark has the
+    position after that of the answer's first symbol, so steps are of size one there too.
 
     Args:
         tokens: A batch of lines.
         values: The ids of digits, or of words.
-        question_falls: The significance of the question's symbols falls, as when a number is written as usual.
-        answer_falls: The answer's falls, from the number of the question's symbols, which must be its own.
+        question_falls: Positions fall along the question, as significance does in numbers written as usual.
+        answer_falls: Positions fall along the answer, which must have as many symbols as the question.
     """
     own, rising, marks = _among(tokens, values), abacus(tokens, values), tokens == ASK
     answer = marks.cumsum(1) > 0
@@ -67,7 +67,7 @@ def place(
     Args:
         kinds: The streams with an offset, by name.
         tokens: A batch of lines.
-        generator: Of the random positions.
+        generator: The source of random positions.
         training: Draw offsets.
         sizes: How many positions each stream has.
     """

@@ -36,7 +36,7 @@ ROWS: dict[str, Any] = {
     symbols=SYMBOLS,
     paper="Kazemnejad et al. 2023",
     arxiv="2305.19466",
-    format="^ 5 8 + 9 6 ? 1 5 4 . (as people write; both numbers of one length, the source's of any two)",
+    format="^ 5 8 + 9 6 ? 1 5 4 . (as usually written; both numbers of equal length, in the source of any lengths)",
     **FACTS,
 )
 @register(
@@ -45,7 +45,7 @@ ROWS: dict[str, Any] = {
     symbols=SYMBOLS,
     paper="Cho et al. 2024",
     arxiv="2405.20671",
-    format="^ 5 8 + 2 6 ? 4 8 0 . (the sum from its last digit on, filled with a zero; both numbers of one length)",
+    format="^ 5 8 + 2 6 ? 4 8 0 . (the sum reversed and padded with a zero; both numbers of equal length)",
     kinds={"coupling": partial(coupling, values=DIGITS, question_falls=True)},
     **FACTS,
 )
@@ -55,7 +55,7 @@ ROWS: dict[str, Any] = {
     symbols=SYMBOLS,
     paper="McLeish et al. 2024",
     arxiv="2405.17399",
-    format="^ 8 5 + 6 9 ? 4 5 1 . (everything from its last digit on; both numbers of one length)",
+    format="^ 8 5 + 6 9 ? 4 5 1 . (all numbers reversed; both of equal length)",
     kinds={"abacus": partial(abacus, values=DIGITS), "coupling": partial(coupling, values=DIGITS)},
     **FACTS,
 )
@@ -65,7 +65,7 @@ ROWS: dict[str, Any] = {
     symbols=(*SYMBOLS, *HINTS),
     paper="Zhou et al. 2024",
     arxiv="2402.09371",
-    format="^ i7 8 i8 5 + i7 6 i8 9 ? i7 4 i8 5 i9 1 . (all reversed; hints follow one another from a random one on)",
+    format="^ i7 8 i8 5 + i7 6 i8 9 ? i7 4 i8 5 i9 1 . (all reversed; consecutive hints, from a random one)",
     **FACTS | {"lengths": range(1, N_HINTS)},
 )
 def addition(length: int, n: int, generator: Generator, format: str) -> Line:

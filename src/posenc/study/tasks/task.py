@@ -1,4 +1,4 @@
-"""What a task is: lines with an answer, of any length, drawn from a seed."""
+"""The class of tasks: lines with an answer, of any length, drawn from a seed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from posenc.study.tasks import streams
 from posenc.study.tasks.lines import IGNORED, PAD, Line
 
-SPARE = 4  # `randomised` draws from so many times the longest line; its authors from 2048 for lines of 500
+SPARE = 4  # `randomised` draws from 4 times the longest line; its authors from 2048 for lines of 500
 TASKS: dict[str, "Task"] = {}
 
 
@@ -22,8 +22,8 @@ class Batch:
     """Lines of a task.
 
     Args:
-        tokens: What a causal decoder reads.
-        targets: What it is asked for at each symbol; -100 where nothing is counted.
+        tokens: The input of a causal decoder.
+        targets: The expected next symbol at each position; -100 where it is not counted.
         streams: Positions by the name of their stream.
     """
 
@@ -34,7 +34,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Score:
-    """For each line: whether every counted target is right, how many are, and how many there are."""
+    """For each line: whether all counted targets are right, how many are right, and how many are counted."""
 
     exact: Bool[Tensor, " n"]
     right: Int64[Tensor, " n"]
@@ -48,16 +48,16 @@ class Task:
     Args:
         name: Such as `addition:reversed`, with the format after the colon.
         symbols: The vocabulary by token id, "pad" first.
-        length: What a length counts.
-        lengths: Those that have lines.
-        train_lengths: Those to train on; smaller than its source's, for small machines.
-        test_lengths: Those to test at, the trained one first.
+        length: The unit of a length.
+        lengths: The possible lengths.
+        train_lengths: Lengths for training; smaller than the source's, for small machines.
+        test_lengths: Lengths for tests, the longest trained one first.
         make: Draws tokens and targets of n lines of a length.
         paper: Authors and year.
-        arxiv: Its number.
-        format: A line, and what differs from the source's.
+        arxiv: The paper's arXiv number.
+        format: An example of a line, and the differences from the source.
         kinds: Streams other than `index` and `randomised`, which every task has.
-        probes: Names of tasks with the same symbols that a trained model is tested on as well.
+        probes: Names of tasks with the same symbols, on which a trained model is also tested.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Task:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The names of its position streams."""
+        """The names of the position streams."""
         return ("index", "randomised", *self.kinds)
 
     def seq_len(self, length: int) -> int:
@@ -90,11 +90,11 @@ class Task:
         """Return how many positions each stream uses, so that a table of them can be built.
 
         Args:
-            longest: Of the lengths to test at; without it, that of `test_lengths`.
+            longest: The longest test length; by default that of `test_lengths`.
         """
         longest = longest or max(self.test_lengths)
         seq_len = self.seq_len(longest)
-        # an answer may have one symbol more than the question, and `coupling` begins at 2
+        # an answer may have one symbol more than the question, and `coupling` starts at 2
         return {"index": seq_len, "randomised": SPARE * seq_len, **dict.fromkeys(self.kinds, longest + 3)}
 
     def sample(
@@ -112,27 +112,27 @@ class Task:
         training: bool = True,
         longest: int | None = None,
     ) -> Batch:
-        """Draw n lines, the length of each one of `lengths`; shorter ones are padded on the right.
+        """Draw n lines with lengths drawn from `lengths`; shorter lines are padded on the right.
 
-        The same seed gives the same lines on every machine, and the same in training and in tests.
+        A seed gives the same lines on every machine, in training and in tests.
 
         Args:
-            lengths: What to draw from, such as `train_lengths`.
+            lengths: The lengths to draw from, such as `train_lengths`.
             n: How many lines.
-            generator: On the CPU.
-            training: Streams begin at random.
-            longest: Of the lengths to test at, up to which streams are trained; without it, that of `test_lengths`.
+            generator: A generator on the CPU.
+            training: Whether streams start at random.
+            longest: The longest test length, up to which streams are trained; by default that of `test_lengths`.
 
         Raises:
-            ValueError: No line has one of these lengths, there are none, or one is above `longest`.
+            ValueError: `lengths` is empty, no line has one of them, or one is above `longest`; or n is below 1.
         """
         longest = longest or max(self.test_lengths)
         if n < 1 or not 1 <= max(lengths, default=0) <= longest:
             raise ValueError(
-                f"tasks: {self.name} draws lines, one or more, of lengths up to the longest of the tests, {longest}; "
-                f"got n={n} and lengths {list(lengths)}. Give longest=... to go beyond it."
+                f"tasks: {self.name} draws at least one line, of lengths up to the longest test length, {longest}; "
+                f"got n={n} and lengths {list(lengths)}. Give longest=... to draw longer ones."
             )
-        # of their own seed, so that neither training nor another stream changes the lines
+        # with a seed of their own, so that neither training nor another stream changes the lines
         places = Generator().manual_seed(int(torch.randint(2**31, (), generator=generator)))
         drawn = torch.randint(len(lengths), (n,), generator=generator).bincount(minlength=len(lengths))
         lines = [self._draw(length, m, generator) for length, m in zip(lengths, drawn.tolist(), strict=True) if m]
@@ -145,7 +145,7 @@ class Task:
         return Batch(tokens, targets, streams.place(self.kinds, tokens, places, training=training, sizes=sizes))
 
     def show(self, batch: Batch, i: int) -> str:
-        """Return line i as text; what the model is asked for stands in brackets."""
+        """Return line i as text, with the targets in brackets."""
         tokens, targets = batch.tokens[i].tolist(), batch.targets[i].tolist()
         words, given = [], False  # given: the symbol was printed as the target before it
         for token, target, following in zip(tokens, targets, [*tokens[1:], PAD], strict=True):
@@ -157,7 +157,7 @@ class Task:
         return " ".join(words).replace("] [", " ")
 
     def card(self) -> dict[str, Any]:
-        """Return what is known of the task as plain JSON values, with a short line for an example."""
+        """Return the facts of the task as plain JSON values, with a short example."""
         example = self.sample(self.lengths[2], 1, Generator().manual_seed(0))
         words = {fact: getattr(self, fact) for fact in ("name", "length", "paper", "arxiv", "format")}
         rows = {fact: list(getattr(self, fact)) for fact in ("train_lengths", "test_lengths", "streams", "probes")}
@@ -168,7 +168,7 @@ class Task:
             steps = f", in steps of {self.lengths.step}" if self.lengths.step > 1 else ""
             raise ValueError(
                 f"tasks: {self.name} has lines of length {self.lengths[0]} to {self.lengths[-1]}{steps} "
-                f"(a length is: {self.length}); got {length}."
+                f"(a length counts {self.length}); got {length}."
             )
         return self.make(length, n, generator)
 
@@ -176,10 +176,10 @@ class Task:
 def score(
     predictions: Float[Tensor, "n seq_len symbols"] | Int64[Tensor, "n seq_len"], targets: Int64[Tensor, "n seq_len"]
 ) -> Score:
-    """Compare logits, or the predicted ids, with the targets.
+    """Compare logits, or predicted ids, with the targets.
 
-    A model that reads the true answer is right at every symbol exactly when one that reads its own is (greedy
-    decoding), for up to the first error both have read the same. So `exact` is what papers report.
+    With teacher forcing a model is right at every symbol exactly if it is with greedy decoding, since the inputs are
+    the same up to the first error. So `exact` is the accuracy that papers report.
     """
     if predictions.ndim > targets.ndim:
         predictions = predictions.argmax(-1)
@@ -189,7 +189,7 @@ def score(
 
 
 def register(name: str, *, options: Mapping[str, Any] | None = None, **facts: Any) -> Callable[..., Any]:
-    """Register the decorated function, with options, as the task of this name; `facts` are those of `Task`."""
+    """Register the decorated function, with options, as the task of this name; `facts` are arguments of `Task`."""
 
     def decorate(make: Callable[..., Line]) -> Callable[..., Line]:
         TASKS[name] = Task(name=name, make=partial(make, **(options or {})), **facts)

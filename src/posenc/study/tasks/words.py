@@ -11,7 +11,7 @@ from posenc.study.tasks.lines import COMMON, END, FIRST, Line, asked, integers
 from posenc.study.tasks.streams import coupling
 from posenc.study.tasks.task import register
 
-N_NUMBERS = 50  # what is sorted: the source's alphabet of single symbols in a fixed order
+N_NUMBERS = 50  # numbers to sort: the source's alphabet of single symbols in a fixed order
 LETTERS = range(FIRST, FIRST + len(ascii_lowercase))
 NUMBERS = range(FIRST, FIRST + N_NUMBERS)
 FACTS: dict[str, Any] = {

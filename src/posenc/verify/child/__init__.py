@@ -1,4 +1,4 @@
-"""Checks in a process of their own: code that hangs, dies, prints or takes all memory becomes a finding."""
+"""Checks in a separate process: code that hangs, crashes, prints or exhausts memory becomes a finding."""
 
 from posenc.verify.child.process import MARK, MEMORY_LIMIT, TIME_LIMIT, Outcome, outcome_of, run
 

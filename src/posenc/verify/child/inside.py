@@ -1,6 +1,6 @@
-"""The child's side of a check: load the subject, find out how to call it, check it, and say so in JSON.
+"""The child's side of a check: load the subject, find its convention, check it, and answer in JSON.
 
-Whatever the user's code does on the way, short of ending the process, comes out as a report.
+Whatever the user's code does, except ending the process, ends up in a report.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ def examine(
     """Check or identify a target in this process.
 
     Args:
-        target: Where the subject stands.
-        convention: How it is called; None to find out.
-        spec: What it should be; None for the target's own SPEC.
-        task: "check", or "identify", which asks the spec for the width alone.
-        say: Gets what is being done and, once known, the convention.
+        target: Where the subject is.
+        convention: How to call it; None to find out.
+        spec: What it should compute; None for the target's own SPEC.
+        task: "check", or "identify", which reads only the width from the spec.
+        say: Called with the current step and, once known, the convention.
 
     Returns:
-        {"report": its fields}, {"identified": its fields} or {"refused": what was wrong with the use}.
+        {"report": its fields}, {"identified": its fields} or {"refused": what was wrong with the request}.
     """
     from posenc import verify
     from posenc.verify import conventions
@@ -60,7 +60,7 @@ def examine(
             known = conventions.named(style if convention is None else convention, where)
         try:
             subject = step("build()", make, "subject.build_fails")
-        except SubjectError as found:  # a family may know why
+        except SubjectError as found:  # a family may know the fault
             raise SubjectError(verify.unbuilt(known, asked, found.cause)) from None
         if guessed := not known:
             trial = "a trial call to find its convention"
@@ -75,10 +75,10 @@ def examine(
             seen = step("the identification", lambda: verify.identify(subject, known, head_dim=width))
             return {"identified": plain(seen.to_dict())}
         report: Report = step("the check", lambda: verify.check(subject, convention=known, spec=asked))
-        if guessed and report.causes and report.causes[0].code == "subject.raises":  # the call that fails was ours
+        if guessed and report.causes and report.causes[0].code == "subject.raises":  # the guess may be wrong
             because = (
                 f"{known} was guessed from the signature and does not fit: {report.causes[0].message}. Name the "
-                f"convention by --convention or STYLE; with {known} named, this is a finding"
+                f"convention by --convention or STYLE; if {known} is named, this is a finding"
             )
             report = Report("cannot_tell", known, because=because, not_judged=report.not_judged)
     except SubjectError as found:
@@ -88,19 +88,19 @@ def examine(
             return {"refused": str(error)}
         *_, last = traceback.extract_tb(error.__traceback__)
         said, where = string(error, type(error).__name__), f"{Path(last.filename).name}:{last.lineno}"
-        because = f"the check itself failed with {said} at {where}; this is a fault of posenc"
+        because = f"the check itself failed with {said} at {where}; this is a bug in posenc"
         report = Report("cannot_tell", known, because=because)
     return {"report": plain(report.to_dict())}
 
 
 def serve() -> Never:
-    """Do what the request on stdin asks, answer on what was stdout, and leave."""
+    """Serve the request on stdin, write the answer to the original stdout, and exit."""
     leave, requests, answers = os._exit, os.fdopen(os.dup(0), "rb"), os.dup(1)
-    os.dup2(2, 1)  # the user's prints are no answers
+    os.dup2(2, 1)  # the user's prints are not answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.dont_write_bytecode = True
-    import torch  # noqa: F401  before the limit, which leaves what it maps out
+    import torch  # noqa: F401  before the limit, so that torch's memory does not count
 
     import posenc.verify  # noqa: F401
 
@@ -111,26 +111,26 @@ def serve() -> Never:
     try:
         target = Target(path and Path(path), module, name)
         found = examine(target, request["convention"], request["spec"], request["task"], answer)
-    except BaseException as error:  # no person presses Ctrl-C here
+    except BaseException as error:  # nothing sends Ctrl-C here
         said = string(error, type(error).__name__)
-        cause = finding("subject.exits", f"the code raised {said}, which ends the program that uses it")
+        cause = finding("subject.exits", f"the code raised {said}, which exits the program that uses it")
         found = {"report": Report("fail", "", (cause,)).to_dict()}
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
     answer(found)
-    leave(0)  # at once: what the user's code left to be done at the end is not waited for
+    leave(0)  # at once, without the exit handlers of the user's code
 
 
 def _answering(token: str, answers: int) -> Answers:
-    """Return what writes an answer as a line of its own, with what it needs of modules that user code may change."""
+    """Return a function that writes an answer as one line, with its own copies of what user code may change."""
     leave, write, getpid, pid = os._exit, os.write, os.getpid, os.getpid()
     encode = json.JSONEncoder(allow_nan=False).encode
 
     def answer(fields: dict[str, Any]) -> None:
-        if getpid() != pid:  # a fork that came back here
+        if getpid() != pid:  # a fork of the user's code
             leave(0)
-        line = b"\n" + encode({"token": token, **fields}).encode() + b"\n"  # first ends what others left there
+        line = b"\n" + encode({"token": token, **fields}).encode() + b"\n"  # the first newline ends any unfinished line
         while line:
             line = line[write(answers, line) :]
 
@@ -138,9 +138,9 @@ def _answering(token: str, answers: int) -> Answers:
 
 
 def _users(function: Callable[[], Any], doing: str, code: str = "") -> Any:
-    """Run the user's code: that it exits, needs too much memory or, with a code, raises is a finding.
+    """Run the user's code; exiting, exhausting memory and, with a code, raising become findings.
 
-    Errors by which posenc refuses what it was asked stay errors, but not its refusals of what the user's code does.
+    Errors by which posenc refuses the request stay errors, but its refusals of what the user's code does are findings.
     """
     try:
         return function()
@@ -150,9 +150,9 @@ def _users(function: Callable[[], Any], doing: str, code: str = "") -> Any:
         said = string(error, type(error).__name__)
         if isinstance(error, SystemExit):
             code = "subject.exits"
-            message = f"{doing} raised SystemExit({string(error.code)}), which ends the program that uses it"
+            message = f"{doing} raised SystemExit({string(error.code)}), which exits the program that uses it"
         elif isinstance(error, MemoryError) or "can't allocate memory" in said:
-            code, message = "subject.memory", f"{doing} wanted more memory than it may have: {said}{_users_line(error)}"
+            code, message = "subject.memory", f"{doing} exceeded the memory limit: {said}{_users_line(error)}"
         elif not code or _is_refusal(error, "posenc.verify.child.target"):
             raise
         else:
@@ -161,7 +161,7 @@ def _users(function: Callable[[], Any], doing: str, code: str = "") -> Any:
 
 
 def _users_line(error: BaseException) -> str:
-    """Return the last line of the user's code in a traceback, as " (FILE:LINE)"; empty if none took part."""
+    """Return the last line of the user's code in a traceback, as " (FILE:LINE)"; empty if there is none."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         root = str(frame.f_globals.get("__name__", "")).split(".")[0]
         if root not in _MACHINERY and root not in sys.stdlib_module_names:
@@ -170,7 +170,7 @@ def _users_line(error: BaseException) -> str:
 
 
 def _is_refusal(error: BaseException, by: str = "posenc") -> bool:
-    """Return whether posenc, or one module of it, raised the error on purpose, by a `raise` statement of its own."""
+    """Return whether posenc, or one module of it, raised the error by its own `raise` statement."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -182,7 +182,7 @@ def _is_refusal(error: BaseException, by: str = "posenc") -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: tensors as lists, what is not finite as None, the rest in words.
+    """Return a value ready for JSON: tensors as lists, non-finite numbers as None, other objects in words.
 
     >>> plain({"shape": (2, 3), "error": float("nan")})
     {'shape': [2, 3], 'error': None}
@@ -201,9 +201,9 @@ def plain(value: Any) -> Any:
 
 
 def string(value: Any, kind: str = "") -> str:
-    """Return a value in words of at most 300 characters, though it may refuse to be written."""
+    """Return a value in at most 300 characters, even if its own conversion fails."""
     try:
         said = " ".join(str(value).split())[:300]
     except BaseException:
-        said = f"(a {type(value).__name__} that cannot be written)"
+        said = f"(a {type(value).__name__} that cannot be printed)"
     return f"{kind}: {said}" if kind and said else kind or said

@@ -1,7 +1,7 @@
-"""A process of a user's code with limits: code that hangs, dies, prints or takes all memory becomes a finding.
+"""Run user code in a process with limits: code that hangs, crashes, prints or exhausts memory becomes a finding.
 
-What passes between the processes of a check are lines of JSON with a token that the user's code does not know. The
-child's stdout and stderr are the user's; what is printed there is kept apart. This guards against accidents and crude
+The processes of a check exchange lines of JSON with a token that the user's code does not know. The child's stdout
+and stderr belong to the user's code, and their text is kept separately. This guards against accidents and crude
 tricks, not against an attacker: the code runs with the user's rights.
 """
 
@@ -25,23 +25,23 @@ from posenc.verify.identity.identify import Identification
 from posenc.verify.report import Cause, Report
 from posenc.verify.sentences import finding
 
-MARK = "POSENC_VERIFY_CHILD"  # in the environment of the process and of all that it starts
-TIME_LIMIT = 120.0  # seconds from where the user's code starts
+MARK = "POSENC_VERIFY_CHILD"  # in the environment of the process and of all its descendants
+TIME_LIMIT = 120.0  # seconds from the start of the user's code
 START_LIMIT = 120.0  # seconds to import torch before that
-MEMORY_LIMIT = 8 << 30  # bytes above what torch has mapped when the user's code starts
+MEMORY_LIMIT = 8 << 30  # bytes beyond torch's own when the user's code starts
 _LONGEST_LINE = 16 << 20
 _MAX_PRINTED = 1 << 14
-# ends the group when our end of the pipe closes, also where we are killed
+# kills the process group when our end of the pipe closes, even if we are killed
 _GUARD = "import os, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), 9)"
 _BOOT = "import sys; sys.path += sys.argv[1:]; from posenc.verify.child.inside import serve; serve()"
 
 
 class Running:
-    """A process in a group of its own, with more variables in its environment; it is ended when its time is up.
+    """A process in its own group, with additional environment variables; it is ended when its time is up.
 
     Raises:
-        OSError: It cannot be started.
-        ValueError: Likewise.
+        OSError: The process cannot be started.
+        ValueError: The process cannot be started.
     """
 
     def __init__(self, command: Sequence[str], seconds: float, **environment: str) -> None:
@@ -61,11 +61,11 @@ class Running:
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
 
     def limit_time(self, seconds: float) -> None:
-        """Give it so much time from now on."""
+        """Limit its running time from now on."""
         self.seconds, self.until = seconds, time.monotonic() + seconds
 
     def limit_memory(self, limit: int) -> None:
-        """Limit how much more than now it may map; a system without such limits goes without."""
+        """Limit how much more memory it may map, if the system has such limits."""
         with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):
             import resource
 
@@ -77,32 +77,32 @@ class Running:
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
     def send(self, line: bytes) -> None:
-        """Write to its input, unless it has gone: its answer will be missing then."""
+        """Write to its input, unless it has exited: then its answer will be missing."""
         with contextlib.suppress(OSError):
             self.stdin.write(line)
             self.stdin.flush()
 
     def silence(self, doing: str, **case: Any) -> Cause:
-        """Return why it says no more while it was doing something."""
+        """Return the reason for a missing answer during a step."""
         self.watch.join()
         if self.late:
-            message = f"{doing} had not ended after {self.seconds:g} seconds, and was stopped"
+            message = f"{doing} did not finish within {self.seconds:g} seconds, and was stopped"
             return finding("subject.hangs", message, self.seconds, **case)
         if (code := self.process.wait()) >= 0:
-            message = f"{doing} ended the process with exit code {code}, so that nothing could be measured"
+            message = f"{doing} exited the process with code {code}, so nothing could be measured"
             return finding("subject.exits", message, code, **case)
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        why = ", as a system does when memory runs out" if name == "SIGKILL" else ""
-        return finding("subject.crashes", f"{doing} ended the process by {name}{why}", -code, **case)
+        why = ", which systems send when memory runs out" if name == "SIGKILL" else ""
+        return finding("subject.crashes", f"{doing} crashed the process with {name}{why}", -code, **case)
 
     def printed(self) -> str:
-        """Return the beginning of what it wrote to stderr."""
+        """Return the start of its output to stderr."""
         self.reader.join(1.0)
         more = f"\n({self.lost} bytes more)" if self.lost else ""
         return self.kept.decode("utf-8", "replace") + more
 
     def end(self) -> None:
-        """End it and all that it started."""
+        """End the process and all its descendants."""
         self.closing.set()
         self.watch.join()
         self.guard.kill()
@@ -113,7 +113,7 @@ class Running:
                 pipe.close()
 
     def _keep(self) -> None:
-        """Keep the beginning of what it prints, and throw the rest away so that it never blocks."""
+        """Keep the start of its output, and discard the rest so that it never blocks."""
         with contextlib.suppress(OSError), cast(IO[bytes], self.process.stderr) as pipe:
             while part := os.read(pipe.fileno(), 1 << 16):
                 kept = part[: _MAX_PRINTED - len(self.kept)]
@@ -133,15 +133,15 @@ class Running:
         _end_strays(f"{MARK}={self.mark}".encode())
 
     def _has_ended(self) -> bool:
-        """Return whether it has ended, and leave it unburied, so that its number still means its group."""
+        """Return whether it has exited, without reaping it, so that its id still names its group."""
         if not hasattr(os, "waitid"):
             return self.process.poll() is not None
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _end_strays(mark: bytes) -> None:
-    """End processes that left the group; only Linux tells which they are."""
-    for _ in range(4):  # they may start others meanwhile
+    """End processes that left the group; only Linux can find them."""
+    for _ in range(4):  # they may start others in the meantime
         strays = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def _end_strays(mark: bytes) -> None:
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-    """Return a line as a JSON object; None where it is none, as what a program prints."""
+    """Return a line as a JSON object; None if it is none, such as a printed line."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -166,16 +166,16 @@ def parse(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check or an identification, or why there was nothing to do."""
+    """The result of a check or an identification, or why the request was refused."""
 
     report: Report | None
-    refused: str = ""  # what was wrong with the use
-    printed: str = ""  # the beginning of what the user's code wrote to stdout and stderr
+    refused: str = ""  # what was wrong with the request
+    printed: str = ""  # the start of the user's output to stdout and stderr
     identified: Identification | None = None
 
 
 def outcome_of(answer: Mapping[str, Any], task: str, printed: str = "") -> Outcome:
-    """Return the outcome of a task by what `inside.examine` answers."""
+    """Return the outcome of a task from the answer of `inside.examine`."""
     if "refused" in answer:
         return Outcome(None, str(answer["refused"]), printed)
     fields = {key: value for key, value in answer[next(iter(answer))].items() if key != "schema"}
@@ -202,9 +202,9 @@ def run(
     task: str = "check",
     time_limit: float = TIME_LIMIT,
 ) -> Outcome:
-    """Do what `inside.examine` does in a child process, and end all that it started.
+    """Run `inside.examine` in a child process, and end all that it started.
 
-    The time limit counts from where the user's code starts.
+    The time limit counts from the start of the user's code.
     """
     token, path = secrets.token_hex(16), None if target.path is None else str(target.path.resolve())
     request: dict[str, Any] = {"token": token, "target": [path, target.module, target.name], "task": task}
@@ -213,20 +213,20 @@ def run(
     child = Running(
         [sys.executable, "-P", "-c", _BOOT, *places],
         START_LIMIT,
-        CUDA_VISIBLE_DEVICES="",  # probes are on the CPU; drivers of cards map more memory than any limit allows
-        MALLOC_ARENA_MAX="2",  # as an arena for each thread does on machines of many cores
+        CUDA_VISIBLE_DEVICES="",  # checks run on the CPU; GPU drivers map more memory than the limit allows
+        MALLOC_ARENA_MAX="2",  # one arena for each thread would map much memory on machines with many cores
         OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1))),
-        PYTHONUNBUFFERED="1",  # what was printed before a crash is shown
+        PYTHONUNBUFFERED="1",  # shows output before a crash
     )
     try:
         doing, known = "", ""
-        if child.stdout.readline(_LONGEST_LINE):  # torch is there
+        if child.stdout.readline(_LONGEST_LINE):  # torch is imported
             child.limit_memory(MEMORY_LIMIT)
             child.limit_time(time_limit)
             child.send(json.dumps(request).encode() + b"\n")
         while line := child.stdout.readline(_LONGEST_LINE):
             said = parse(line) or {}
-            if said.pop("token", None) != token:  # none of the child's own
+            if said.pop("token", None) != token:  # not the child's answer
                 continue
             if "doing" not in said:
                 child.end()
@@ -234,8 +234,8 @@ def run(
             doing, known = said["doing"], said["convention"]
         report = Report("fail", known, (child.silence(doing, during=doing),))
         if not doing:
-            last = (child.printed().strip().splitlines() or ["nothing was said"])[-1]
-            because = f"the child process did not start, though none of the code had run: {last}"
+            last = (child.printed().strip().splitlines() or ["it printed nothing"])[-1]
+            because = f"the child process did not start, before any of the code ran: {last}"
             report = Report("cannot_tell", known, because=because)
     finally:
         child.end()

@@ -1,4 +1,4 @@
-"""What `posenc verify` is pointed at: a file or an object in a module, found without running anything, then loaded."""
+"""The target of `posenc verify`: a file or an object in a module, parsed without running anything, then loaded."""
 
 import importlib
 import importlib.util
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from posenc.config.values import short
 
-_LOADED_AS = "posenc_subject"  # not "__main__": what stands under that guard is no part of the subject
+_LOADED_AS = "posenc_subject"  # not "__main__": code under that guard is not part of the subject
 
 
 class Target(NamedTuple):
-    """Where the subject stands: an object, by its dotted name, in a file or else in a module."""
+    """Where the subject is: a dotted name in a file or in a module."""
 
     path: Path | None
     module: str
@@ -24,10 +24,10 @@ class Target(NamedTuple):
 
 
 def parse(text: str) -> Target:
-    """Return where a target stands; nothing is imported.
+    """Return the place of a target without importing anything.
 
     Raises:
-        ValueError: It is neither FILE.py nor package.module:OBJECT, or there is no such file.
+        ValueError: It is neither FILE.py nor package.module:OBJECT, or the file does not exist.
 
     >>> parse("posenc.encodings:RoPE")
     Target(path=None, module='posenc.encodings', name='RoPE')
@@ -42,10 +42,10 @@ def parse(text: str) -> Target:
 
 
 def load(target: Target) -> tuple[Callable[[], Any], Any, Any]:
-    """Import the target's module, which runs its code; return what makes the subject, its STYLE and its SPEC.
+    """Import the target's module, which runs its code; return a function that makes the subject, and STYLE and SPEC.
 
     Raises:
-        ValueError: It has no such object, or none that can be built without arguments.
+        ValueError: The object does not exist, or cannot be built without arguments.
     """
     module = found = _module(target.module) if target.path is None else _file(target.path.resolve())
     for part in target.name.split("."):
@@ -54,13 +54,13 @@ def load(target: Target) -> tuple[Callable[[], Any], Any, Any]:
         except AttributeError:
             where = target.path.name if target.path else target.module
             build = target.name == "build"
-            wanted = "Define build(), which returns what is to be checked" if build else "Correct the name"
+            wanted = "Define build(), which returns the object to check" if build else "Correct the name"
             raise ValueError(f"verify: {short(where)} has no {target.name}. {wanted}.") from None
     return _maker(found, target.name), getattr(module, "STYLE", None), getattr(module, "SPEC", None)
 
 
 def spec_of(value: Any) -> dict[str, Any]:
-    """Return a file's SPEC as plain values, or refuse what is none within the limits of a configuration."""
+    """Return a file's SPEC as plain values, or refuse one that exceeds the limits of a configuration."""
     if not isinstance(value, Mapping):
         raise ValueError(f"verify: SPEC must be a dict; got {type(value).__name__}. Write SPEC = {{...}}.")
     import torch
@@ -79,27 +79,27 @@ def _module(name: str) -> ModuleType:
             raise
         raise ValueError(
             f"verify: there is no module {name!r}: {error.name!r} cannot be found. "
-            f"Correct the name, or start where it can be imported."
+            f"Correct the name, or run posenc where it can be imported."
         ) from None
 
 
 def _file(path: Path) -> ModuleType:
-    sys.path.insert(0, str(path.parent))  # as `python FILE.py` does, so that it finds what lies next to it
+    sys.path.insert(0, str(path.parent))  # like `python FILE.py`, so that it finds its neighbours
     spec = importlib.util.spec_from_file_location(_LOADED_AS, path)
     assert spec
-    assert spec.loader  # of a name that ends in .py
-    module = sys.modules[_LOADED_AS] = importlib.util.module_from_spec(spec)  # dataclasses and pickling look there
+    assert spec.loader  # the name ends in .py
+    module = sys.modules[_LOADED_AS] = importlib.util.module_from_spec(spec)  # dataclasses and pickle look it up there
     spec.loader.exec_module(module)
     return module
 
 
 def _maker(found: Any, name: str) -> Callable[[], Any]:
-    """Return what makes the subject: build() and classes that need no arguments are called, the rest is the subject."""
+    """Return a function that makes the subject: it calls build() or a class, or returns the object itself."""
     from posenc.encoding import Encoding
 
     try:
         parameters = list(inspect.signature(found).parameters.values())
-    except (TypeError, ValueError):  # written in C, or a signature that lies
+    except (TypeError, ValueError):  # written in C, or with a wrong signature
         parameters = []
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = ", ".join(p.name for p in parameters if p.default is p.empty and p.kind not in starred)
@@ -109,7 +109,7 @@ def _maker(found: Any, name: str) -> Callable[[], Any]:
         why = (
             f"{name} is a class that needs {needed}" if is_class else f"build must need no arguments; it needs {needed}"
         )
-        raise ValueError(f"verify: {why}. Write a file with build(), which needs none and returns what is checked.")
+        raise ValueError(f"verify: {why}. Write a file with build(), which needs none and returns the object to check.")
     if is_called or (not is_class and inspect.isroutine(found) and not parameters):
         made: Callable[[], Any] = found
         return made

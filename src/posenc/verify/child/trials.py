@@ -1,4 +1,4 @@
-"""Calls that tell conventions apart: 2 if the result could hardly come from another one, 1 if its form fits, else 0."""
+"""Trial calls that distinguish conventions: 2 if the result fits hardly any other one, 1 if its form fits, else 0."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 _WIDTHS = (64, 16, 32, 128, 8, 512)
-_B, _H, _S = 2, 3, 5  # all different, so that a form fits one convention alone
+_B, _H, _S = 2, 3, 5  # all different, so that a form fits only one convention
 
 
 def rate(subject: Any, convention: str, spec: Mapping[str, Any]) -> int:
-    """Return how well a subject fits a convention when it is called so, with the widths of a specification first."""
+    """Return how well a subject fits a convention when it is called by it, first with the widths of a specification."""
     asked = [spec.get(word) for word in ("head_dim", "dim", "rotary_dim")]
     called = subject[0] if isinstance(subject, tuple | list) else subject
     for width in dict.fromkeys([*(w for w in asked if isinstance(w, int) and 0 < w <= 1 << 14), *_WIDTHS]):
@@ -73,16 +73,16 @@ def _has_form(out: Any, kind: str, shape: tuple[int | None, ...]) -> bool:
 
 
 def _is_sure(subject: Any, convention: str, args: tuple[Any, ...], out: Any) -> bool:
-    """Return whether a result of the right form does what its convention says."""
-    if convention in ("rope_fn", "rope_axes_fn", "rope_offset_fn"):  # rows at one place rotate alike, others do not
+    """Return whether a result of the right form behaves as its convention requires."""
+    if convention in ("rope_fn", "rope_axes_fn", "rope_offset_fn"):  # rows at one place rotate alike, others not
         x, where = args
         alike = convention == "rope_offset_fn" or _rows_equal(subject(x, torch.full_like(where, 3)))
         moved = [out, subject(x, where.flip(-1))] if convention == "rope_axes_fn" else [out]
         adds_nothing = bool(subject(torch.zeros_like(x), where).abs().max() == 0)
         return alike and adds_nothing and not any(map(_rows_equal, moved))
-    if convention.startswith("additive"):  # what is added is something, and the same for any x
+    if convention.startswith("additive"):  # the added encoding is not zero, and the same for any x
         return bool(out.abs().max() > 0 and torch.allclose(subject(args[0] + 1) - 1, out, atol=1e-4))
-    if convention == "bucket_fn":  # a number from 0 that depends on the distance alone
+    if convention == "bucket_fn":  # a number from 0 that depends only on the distance
         same = subject(torch.ones(2, 3, dtype=torch.long))
         return bool(out.min() >= 0 and (same == same[0, 0]).all() and (out != out[0, 0]).any())
     if convention == "learned_rows_fn":  # rows count up along a mask of ones

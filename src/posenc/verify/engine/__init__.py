@@ -1,4 +1,4 @@
-"""One engine for every convention: ask cases, predict what each fault would give, name the one that explains them."""
+"""One engine for every convention: call a subject, predict the answers of each fault, report the one that fits."""
 
 from posenc.verify.engine.family import Family
 from posenc.verify.engine.judge import judge

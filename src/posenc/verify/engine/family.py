@@ -1,4 +1,4 @@
-"""What a family of conventions says: how to ask, what is right, what is free, and what may be wrong."""
+"""The interface of a family of conventions: how to call it, what is right, what is free, and what may be wrong."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,18 +18,18 @@ class Family(ABC):
         spec: The specification in our words.
 
     Attributes:
-        truth: The model's parameters as the specification asks for them.
-        definition: What it is compared with, as "alibi@authors".
-        mismatch: The code where nothing explains a difference.
-        kinds: Faults that show by which kinds of cases are wrong.
-        pairs: How many of the first faults are also tried two at a time.
-        reads_first: Whether what `read` finds goes before faults that explain wrong cases of one kind only.
-        branches: Kinds of cases that run other code, so that each may have a fault of its own.
-        tolerance: What rounding explains, where `slack` is not overridden.
+        truth: The model's parameters that the specification declares.
+        definition: The definition to compare with, such as "alibi@authors".
+        mismatch: The code if nothing explains a difference.
+        kinds: Faults that are recognised by the kinds of cases that are wrong.
+        pairs: How many of the first faults are also tried in pairs.
+        reads_first: Whether the faults of `read` precede faults that explain wrong cases of only one kind.
+        branches: Kinds of cases that run other code, so each may have its own fault.
+        tolerance: The rounding error, if `slack` is not overridden.
 
     Raises:
-        ValueError: The specification says too little, or something impossible.
-        CannotTellError: It leaves open what is right.
+        ValueError: The specification is incomplete or impossible.
+        CannotTellError: It does not determine what is right.
     """
 
     truth: Model
@@ -46,50 +46,50 @@ class Family(ABC):
 
     @abstractmethod
     def cases(self) -> Iterable[Case]:
-        """Yield the questions; the smallest of each kind first."""
+        """Yield the questions, the smallest of each kind first."""
 
     @abstractmethod
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Ask one question of a fresh copy of the subject.
+        """Ask a fresh copy of the subject one question.
 
         Raises:
-            SubjectError: The call cannot be used.
+            SubjectError: The result cannot be used.
         """
 
     @abstractmethod
     def predict(self, model: Model, case: Case) -> Array:
-        """Return what a subject with these parameters answers."""
+        """Return the answer of a subject with these parameters."""
 
     @abstractmethod
     def faults(self) -> Iterable[Fault]:
         """Yield the known faults, the likeliest first."""
 
     def look(self, seen: Sequence[Seen]) -> None:  # noqa: B027 (most families need no numbers of the subject)
-        """Read off the answers the numbers that choices and faults need, such as a constant or a modulus.
+        """Measure the numbers that choices and faults need from the answers, such as a constant or a modulus.
 
         Raises:
-            CannotTellError: The answers show nothing that could be judged.
+            CannotTellError: The answers show nothing that can be judged.
         """
 
     def plausible(self, fault: Fault, wrong: Sequence[Seen]) -> bool:
-        """Return False where a look at the wrong answers excludes a fault, which saves predictions."""
+        """Return False if the wrong answers exclude a fault at a glance, which saves predictions."""
         return True
 
     def free(self) -> Iterable[Choice]:
-        """Yield what is allowed besides the truth, or what scores do not see."""
+        """Yield the allowed alternatives to the truth, and differences that scores do not show."""
         return ()
 
     def visible(self, value: Array, case: Case) -> Array:
-        """Return an answer without what scores do not see of it, such as a constant added to a row."""
+        """Return an answer without the part that scores do not show, such as a constant added to a row."""
         return value
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
-        """Return what rounding explains of a difference, in each element."""
+        """Return the rounding error of each element."""
         largest = float(np.abs(predicted[np.isfinite(predicted)]).max(initial=0.0))
         return self.tolerance + 4 * seen.eps * largest
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return how far an answer is from a prediction, in each element: 1 is as much as rounding explains."""
+        """Return the error of each element relative to the rounding error: up to 1, rounding explains it."""
         got, want = self.visible(seen.value, seen.case), self.visible(predicted, seen.case)
         if got.shape != want.shape:
             return np.full(1, np.inf)
@@ -98,37 +98,37 @@ class Family(ABC):
             return np.nan_to_num(difference / self.slack(seen, predicted, model), nan=np.inf, posinf=np.inf)
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return whether an answer equals the definition also in what scores do not see, if there is such a thing."""
+        """Return whether an answer equals the definition even in the part that scores do not show."""
         return True
 
     def unlike(self, seen: Sequence[Seen]) -> str:
-        """Return what is different where scores are the same, as "equivalent" says it."""
-        return "the numbers differ in a way that no score sees"
+        """Return the difference if scores are the same, as an "equivalent" report prints it."""
+        return "the numbers differ in a way that does not change scores"
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the smallest wrong case of an answer: what was asked, what was found, what is right."""
+        """Return the smallest wrong case of an answer: the question, the found and the expected value."""
         return {"case": seen.case.words} if seen.case.words else {}
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
-        """Return the fault that an unusable call stands for; None where the cause's own code says it."""
+        """Return the fault behind an unusable call; None if the cause already has the right code."""
         return None
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what can be read off the answers where no known fault explains them."""
+        """Return a fault that is measured from the answers if no known fault explains them."""
         return None
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-        """Return what is said where nothing explains the difference."""
+        """Return the finding if nothing explains the difference."""
         return Fault(self.mismatch)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return a fault under the name that the kinds of wrong and right cases give it."""
+        """Return a fault with the code that the kinds of wrong and right cases suggest."""
         return fault
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return what the report says was read off the subject."""
+        """Return the measured properties of the subject for the report."""
         return {}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what this convention cannot look at, in sentences."""
+        """Return the parts that this convention cannot judge, in sentences."""
         return []

@@ -1,4 +1,4 @@
-"""Compare what a subject answered with the definition, and name the fault that explains the difference."""
+"""Compare a subject's answers with the definition, and find the fault that explains the difference."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,30 +12,30 @@ from posenc.verify.engine.observe import STATE_KEPT, observe
 from posenc.verify.engine.records import CannotTellError, Choice, Fault, Model, Seen, Verdict
 from posenc.verify.report import Cause
 
-ENOUGH = 16  # numbers of one answer that a fault does not explain by accident
+ENOUGH = 16  # a fault does not explain this many numbers of one answer by chance
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The answers next to the model that fits them best.
+    """The answers, and the model that fits them best.
 
     Args:
-        family: What is asked and what is right.
+        family: The questions and what is right.
         seen: All answers.
         wrong: Those that the best model does not explain.
         best: The truth, or an allowed choice that explains more.
-        tried: What changes of it explain.
+        tried: The results of changes that were tried.
     """
 
     family: Family
     seen: Sequence[Seen]
     wrong: Sequence[Seen]
     best: Model
-    tried: dict[tuple[int, int], tuple[Model, bool]] = field(default_factory=dict)  # by identities, which it keeps
+    tried: dict[tuple[int, int], tuple[Model, bool]] = field(default_factory=dict)  # by object ids; keeps the objects
 
     @property
     def wrong_kinds(self) -> frozenset[str]:
-        """The kinds of cases of which one is wrong."""
+        """The kinds of cases with a wrong case."""
         return frozenset(s.case.kind for s in self.wrong)
 
     @property
@@ -78,7 +78,7 @@ def judge(family: Family, subject: Any) -> Verdict:
 
 
 def _is_state(family: Family, cause: Cause, verdict: Verdict) -> bool:
-    """Whether what a subject keeps between calls explains more than the fault that was named."""
+    """Return whether state between calls explains more than the reported fault."""
     of_state = {kind.code for kind in family.kinds if "again" in kind.wrong}
     return cause.code == STATE_KEPT and verdict.faults[0].code not in of_state
 
@@ -86,7 +86,7 @@ def _is_state(family: Family, cause: Cause, verdict: Verdict) -> bool:
 def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
     """Return the verdict on answers, however they were obtained."""
     if not seen:
-        return Verdict("cannot_tell", because="no case could be observed, so that nothing was compared")
+        return Verdict("cannot_tell", because="no case has an answer, so nothing was compared")
     family.look(seen)
     choices = [Choice({}), *family.free()]
     models = [{**family.truth, **choice.change} for choice in choices]
@@ -101,13 +101,13 @@ def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
 
 
 def _far(family: Family, seen: Sequence[Seen], model: Model) -> float:
-    """Return how far answers are from a model, mostly: which of the allowed choices a faulty subject made."""
+    """Return the typical distance of answers from a model: the closest allowed choice is the one to judge by."""
     off = (family.off(s, family.predict(model, s.case), model) for s in seen)
     return sum(float(np.median(np.log1p(np.minimum(t, 1e30)))) for t in off)
 
 
 def explains(family: Family, model: Model, some: Sequence[Seen]) -> bool:
-    """Return whether a model predicts all of some answers, as far as scores see."""
+    """Return whether a model predicts all given answers, as far as scores show."""
     return all(bool((family.off(s, family.predict(model, s.case), model) <= 1).all()) for s in some)
 
 
@@ -121,7 +121,7 @@ def _right(family: Family, seen: Sequence[Seen], choice: Choice, model: Model) -
 
 
 def _wrong(readings: Sequence[Reading]) -> Verdict:
-    """Return the verdict on answers of which some are wrong, by the models that explain most."""
+    """Return the verdict on answers if some are wrong, by the models that explain most."""
     reading, explained = explanation(readings)
     family, first = reading.family, reading.wrong[0]
     faults = [family.refine(fault, reading.wrong_kinds, reading.right_kinds, reading.seen) for fault in explained]
@@ -138,7 +138,7 @@ def _wrong(readings: Sequence[Reading]) -> Verdict:
 
 
 def _evidence(family: Family, reading: Reading) -> float:
-    """Return the largest difference from what is right; 1 where there is none in numbers."""
+    """Return the largest error; 1 if there is no number."""
     largest = 0.0
     for s in reading.wrong:
         got = family.visible(s.value, s.case)
@@ -151,7 +151,7 @@ def _evidence(family: Family, reading: Reading) -> float:
 
 
 def explanation(readings: Sequence[Reading]) -> tuple[Reading, list[Fault]]:
-    """Return the faults that explain the wrong answers, the first one first, and of which model they are faults."""
+    """Return the faults that explain the wrong answers, the first cause first, and the reading they belong to."""
     reading = readings[0]
     by_kind = _by_kind(reading)
     if by_kind is not None and "near" not in reading.wrong_kinds:
@@ -164,7 +164,7 @@ def explanation(readings: Sequence[Reading]) -> tuple[Reading, list[Fault]]:
 
 
 def _weaker(reading: Reading, faults: Sequence[Fault], by_kind: Fault | None) -> list[Fault]:
-    """Return what is read off the answers, explains some of them, or explains them with another fault."""
+    """Return a fault that is measured, explains part of the answers, or explains them together with another."""
     family, of_kinds = reading.family, list(_of_kinds(reading))
     if not family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
         return [fault, *_of_branches(reading, faults, fault)]
@@ -180,12 +180,12 @@ def _weaker(reading: Reading, faults: Sequence[Fault], by_kind: Fault | None) ->
 
 
 def _first(reading: Reading, faults: Sequence[Fault], parts: Sequence[Sequence[Seen]]) -> Fault | None:
-    """Return the first fault that explains one of some parts of the answers, the first part first."""
+    """Return the first fault that explains one of several parts of the answers, the first part first."""
     return next((fault for some in parts for fault in _alone(reading, faults, some)), None)
 
 
 def _by_kind(reading: Reading) -> Fault | None:
-    """Return the fault that the kinds of wrong and right cases name."""
+    """Return the fault that the kinds of wrong and right cases identify."""
     for kind in reading.family.kinds:
         if kind.wrong <= reading.wrong_kinds and kind.right <= reading.right_kinds:
             return Fault(kind.code)
@@ -193,7 +193,7 @@ def _by_kind(reading: Reading) -> Fault | None:
 
 
 def _of_kinds(reading: Reading) -> Iterator[Sequence[Seen]]:
-    """Yield the wrong answers of each kind, first with all that is right: a fault should leave that as it is."""
+    """Yield the wrong answers of each kind, first with all right ones, which a fault should leave right."""
     is_wrong = {id(s) for s in reading.wrong}
     right = [s for s in reading.seen if id(s) not in is_wrong]
     kinds = dict.fromkeys(s.case.kind for s in reading.wrong)
@@ -203,7 +203,7 @@ def _of_kinds(reading: Reading) -> Iterator[Sequence[Seen]]:
 
 
 def _alone(reading: Reading, faults: Sequence[Fault], some: Sequence[Seen]) -> Iterator[Fault]:
-    """Yield the faults of which each explains some answers that the best model does not."""
+    """Yield the faults that explain some answers by themselves, which the best model does not."""
     for fault in faults:
         if reading.explains(fault.change, some) and not reading.explains({}, some):
             yield fault
@@ -218,7 +218,7 @@ def _of_branches(reading: Reading, faults: Sequence[Fault], first: Fault) -> Ite
 
 
 def _two(reading: Reading, faults: Sequence[Fault]) -> tuple[Fault, Fault] | None:
-    """Return two faults that explain together what neither explains."""
+    """Return two faults that together explain what neither of them explains."""
     for one, other in combinations(faults, 2):
         if set(one.change) & set(other.change):
             continue
@@ -228,7 +228,7 @@ def _two(reading: Reading, faults: Sequence[Fault]) -> tuple[Fault, Fault] | Non
 
 
 def _most(reading: Reading, faults: Sequence[Fault]) -> Fault | None:
-    """Return the fault that explains most of the wrong answers, at least a third: another branch is wrong as well."""
+    """Return the fault that explains most of the wrong answers, at least a third; another branch is wrong too."""
     best, most = None, -(-len(reading.wrong) // 3) - 1
     for fault in faults:
         explained: list[Seen] = []

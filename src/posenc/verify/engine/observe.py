@@ -1,4 +1,4 @@
-"""Ask a subject the cases of a family; what it raises is a finding, or a case that is not judged."""
+"""Ask a subject the cases of a family; an error is a finding, or a case that is not judged."""
 
 import copy
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ STATE_KEPT = "subject.state_kept"
 
 @dataclass
 class Observed:
-    """What became of the questions.
+    """The results of the questions.
 
     Args:
         seen: The answers.
-        refused: The first call that cannot be used and its case; None where all can.
+        refused: The first call that cannot be used and its case; None if there is none.
         not_judged: Cases without an answer, in sentences.
     """
 
@@ -32,7 +32,7 @@ class Observed:
 
 
 def fresh(subject: Any) -> Any:
-    """Return a copy of a subject as it is now; itself where it cannot be copied."""
+    """Return a copy of a subject in its current state, or the subject itself if it cannot be copied."""
     try:
         return copy.deepcopy(subject)
     except Exception:  # user code decides what can be copied
@@ -52,16 +52,16 @@ def observe(family: Family, subject: Any, cases: Iterable[Case] | None = None) -
 
 
 def _ask_again(family: Family, subject: Any, found: Observed) -> None:
-    """Ask the first question again after all others: no copy is free of what a closure keeps."""
+    """Ask the first question again after all others, because copies share the state of closures."""
     case, first = found.seen[0].case, found.seen[0].value
     again = family.observe(subject, case).value
     if again.shape != first.shape or not np.allclose(again, first, 1e-3, 1e-3, equal_nan=True):
-        message = "the first question, asked again after all others, gets another answer"
+        message = "the first call, repeated after all others, gives another result"
         found.refused = Cause(STATE_KEPT, message, 1.0, {"case": _words(case)}), case
 
 
 def _ask(family: Family, subject: Any, case: Case, found: Observed) -> bool:
-    """Ask one case, and smaller ones where it raises; return whether to go on."""
+    """Ask one case, and smaller ones if it raises; return whether to continue."""
     asked: Case | None = case
     while asked is not None:
         try:

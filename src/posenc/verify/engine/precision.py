@@ -12,7 +12,7 @@ SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def rounded(values: Any, dtype: str | None) -> Array:
-    """Return values in float64 as a half precision dtype holds them; None leaves them.
+    """Return values rounded to a half precision dtype, as float64; None leaves them unchanged.
 
     >>> rounded([256.0, 257.0], "bfloat16").tolist()
     [256.0, 256.0]
@@ -28,9 +28,9 @@ def faults(family: str, stages: Mapping[str, str] | tuple[str, ...]) -> Iterator
     """Yield the faults of rounding each stage of a formula.
 
     Args:
-        family: The first word of the codes.
-        stages: The model's parameter of each stage, which holds a dtype's name or None, by the stage's name; a tuple
-            where the parameter is called round_STAGE.
+        family: The first word of the finding codes.
+        stages: The model's parameter of each stage, which holds a dtype's name or None, by the stage's name; a tuple if
+            the parameters are called round_STAGE.
     """
     named = stages if isinstance(stages, Mapping) else {stage: f"round_{stage}" for stage in stages}
     for stage, parameter in named.items():

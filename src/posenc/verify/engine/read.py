@@ -1,4 +1,4 @@
-"""Read numbers off measurements: the inverse problem, for what no known fault explains and for `identify`."""
+"""Measure parameters from answers: the inverse problem, for unknown faults and for `identify`."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ BASES = (10_000.0, 500_000.0, 1_000_000.0, 100.0, 1_000.0, 100_000.0, 5_000_000.
 
 
 def base_of(inv_freq: Array, width: int, tolerance: float = 1e-3) -> float | None:
-    """Return the base of frequencies base^(-2i/width); None if they are no such series.
+    """Return the base of frequencies base^(-2i/width); None if they do not form such a series.
 
     Args:
         inv_freq: Radians per position of pair i, the first one first.
-        width: Over how many dimensions the exponents count.
+        width: The number of dimensions in the exponents.
         tolerance: The largest relative error of a frequency.
 
     >>> round(base_of(500_000.0 ** (-np.arange(4) / 4), 8))
@@ -34,7 +34,7 @@ def base_of(inv_freq: Array, width: int, tolerance: float = 1e-3) -> float | Non
 
 
 def known(value: float, tolerance: float = 1e-3) -> float:
-    """Return the base of a public model that a fitted one stands for; the value where there is none.
+    """Return the base of a public model close to a fitted one, or the fitted one if there is none.
 
     >>> known(9999.7)
     10000.0
@@ -49,8 +49,8 @@ class Structure:
 
     Args:
         pairs: (first, second) of each pair, in the order of the first one.
-        still: Dimensions that nothing happens to.
-        tangled: Dimensions that mix with more than one other, or one way only.
+        still: Dimensions that are not changed.
+        tangled: Dimensions that mix with more than one other, or in one direction only.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -63,7 +63,7 @@ class Structure:
         return 2 * len(self.pairs)
 
     def layout(self) -> tuple[str, int, int] | None:
-        """Return the pairing's name, its width and its first dimension, if it is one of the two; None if neither."""
+        """Return the pairing's name, its width and its first dimension; None if it is neither of the two pairings."""
         if not self.pairs:
             return None
         first, width = self.pairs[0][0], self.width
@@ -73,7 +73,7 @@ class Structure:
         return None
 
     def words(self) -> str:
-        """Say which dimensions rotate together."""
+        """Return which dimensions rotate together, in words."""
         if (found := self.layout()) is not None:
             name, width, first = found
             begin = "first" if first == 0 else f"dimensions from {first} on,"
@@ -83,11 +83,11 @@ class Structure:
 
 
 def structure(matrices: Array, faint: float = 1e-5) -> Structure:
-    """Return which dimensions rotate together, over all positions at once, so that slow pairs show at far ones.
+    """Return which dimensions rotate together at any position, since slow pairs show only at far ones.
 
     Args:
-        matrices: What is done to a vector at each position, (positions, out, in).
-        faint: What an element may be without meaning anything.
+        matrices: The map of a vector at each position, (positions, out, in).
+        faint: Smaller elements are ignored.
     """
     strength = np.abs(matrices).max(0)
     np.fill_diagonal(strength, 0.0)
@@ -103,8 +103,8 @@ def structure(matrices: Array, faint: float = 1e-5) -> Structure:
     return Structure(tuple(pairs), tuple(still), tuple(tangled))
 
 
-def turns(matrices: Array, pairs: Sequence[tuple[int, int]]) -> NDArray[np.complex128]:
-    """Return gain * exp(i angle) of each pair, (positions, pairs), read from what its first dimension becomes."""
+def phasors(matrices: Array, pairs: Sequence[tuple[int, int]]) -> NDArray[np.complex128]:
+    """Return gain * exp(i angle) of each pair, (positions, pairs), from the image of its first dimension."""
     a, b = np.array(pairs, dtype=int).reshape(-1, 2).T
     found = matrices[:, a, a].astype(np.complex128)
     found.imag = matrices[:, b, a]  # 1j * inf would be NaN in the real part
@@ -114,11 +114,11 @@ def turns(matrices: Array, pairs: Sequence[tuple[int, int]]) -> NDArray[np.compl
 def speeds(pos: Array, z: NDArray[np.complex128]) -> tuple[Array, Array, float]:
     """Return frequencies, the angle at position 0, and how far angles are from a straight line, in radians.
 
-    Each step doubles the position, so that whole turns can be counted. A frequency is known modulo 2 pi only, and
-    given between -pi and pi.
+    Each step doubles the position, so that whole rotations can be counted. A frequency is known only modulo 2 pi,
+    and is returned between -pi and pi.
 
     Args:
-        pos: Positions, of which 0, 1, 2, 4, .. are used.
+        pos: Positions; 0, 1, 2, 4, ... are used.
         z: gain * exp(i angle), (positions, pairs).
 
     >>> pos = np.array([0.0, 1.0, 2.0, 4.0])
@@ -139,15 +139,15 @@ def speeds(pos: Array, z: NDArray[np.complex128]) -> tuple[Array, Array, float]:
 
 
 def free_of(q: Array, k: Array, *, only_rotations: bool = False) -> Array | None:
-    """Return what no score sees of the matrices of queries and keys at position 0; None for nothing.
+    """Return the part of the maps of queries and keys at position 0 that does not change scores; None if there is none.
 
     With q = A s and k = A^-T s for a symmetric s, scores are those of s. A is a rotation (or another order of
     dimensions) times what multiplies queries and divides keys.
 
-    Args:
-        q: What is done to queries at position 0, (out, in).
+    q: The map of queries at position 0, (out, in).
+        k: The map of keys.
         k: What is done to keys.
-        only_rotations: Leave out what queries are multiplied by.
+        only_rotations: Leave out a scale that multiplies queries and divides keys.
     """
     try:
         ratio = q @ np.linalg.inv(k)
@@ -165,13 +165,13 @@ def free_of(q: Array, k: Array, *, only_rotations: bool = False) -> Array | None
 
 
 def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: Array) -> Iterator[tuple[str, float]]:
-    """Yield where positions may begin again ("wraps") or stay ("stays"): right before, and not from there on.
+    """Yield where positions may restart ("wraps") or stay constant ("stays"): right before, and wrong from there on.
 
     Args:
         pos: Positions, ascending.
         z: exp(i angle) of each pair, (positions, pairs).
         freq: The right frequencies.
-        slack: What z may be off, (positions, pairs).
+        slack: The tolerance of z, (positions, pairs).
     """
     wrong = np.flatnonzero(~(np.abs(z - np.exp(1j * np.outer(pos, freq))) <= slack).all(1))
     if not len(wrong) or wrong[0] == 0:
@@ -185,7 +185,7 @@ def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: Array)
 
 
 def rowless(t: Array, shown: NDArray[np.bool_]) -> Array:
-    """Return an array less the mean of what is shown in each row, which no softmax sees; 0 where nothing is shown."""
+    """Return an array minus the mean of the visible entries in each row, which a softmax ignores; 0 if none is."""
     kept = np.where(shown, t, 0.0)
     mean = kept.sum(-1, keepdims=True) / np.maximum(shown.sum(-1, keepdims=True), 1)
     return np.where(shown, kept - mean, 0.0)

@@ -1,4 +1,4 @@
-"""What the engine and the families exchange: cases, answers, faults and the verdict."""
+"""The data that the engine and the families exchange: cases, answers, faults and the verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ FLOAT32 = 1.2e-7
 
 
 class CannotTellError(Exception):
-    """The specification leaves open what is right, or the subject shows nothing that could be judged."""
+    """The specification does not determine what is right, or the subject shows nothing that can be judged."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Case:
     """One question to a subject.
 
     Args:
-        kind: What a failure of this case alone means: "near", "far", "single", "again", "grad", ...
-        args: What is asked; the family's `observe` and `predict` read it.
+        kind: What a failure of only this case means: "near", "far", "single", "again", "grad", ...
+        args: The question, which the family's `observe` and `predict` read.
         words: The question in words, for messages.
-        optional: Where the subject raises an error, the case is not judged; otherwise that is a finding.
-        otherwise: A smaller question to ask where this one raises an error.
+        optional: If the subject raises an error, the case is not judged; otherwise the error is a finding.
+        otherwise: A smaller question for the case that this one raises an error.
     """
 
     kind: str
@@ -39,13 +39,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the subject answered.
+    """A subject's answer.
 
     Args:
         case: The question.
         value: The answer in float64.
-        eps: The rounding of its dtype, never finer than float32's.
-        note: What else the family keeps of it.
+        eps: The rounding error of its dtype, never finer than float32's.
+        note: Further data for the family.
     """
 
     case: Case
@@ -61,8 +61,8 @@ class Fault:
     Args:
         code: Its name in the rules.
         change: Parameters of the model and their wrong values.
-        values: What the rule's message says of this fault: numbers and words by slot.
-        case: More of the smallest case.
+        values: Numbers and words for the slots of the rule's message.
+        case: Additions to the smallest case.
     """
 
     code: str
@@ -77,7 +77,7 @@ class Choice:
 
     Args:
         change: Parameters and their other values.
-        because: Why scores do not see it, for "equivalent"; empty where the specification leaves it free ("pass").
+        because: Why scores do not show it, for "equivalent"; empty if the specification allows it ("pass").
     """
 
     change: Model
@@ -86,7 +86,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Kind:
-    """A fault that shows by which kinds of cases are wrong, whatever their numbers are.
+    """A fault that is recognised by which kinds of cases are wrong, whatever their numbers are.
 
     Args:
         code: Its name in the rules.
@@ -110,17 +110,17 @@ def kind(code: str, wrong: str, right: str = "") -> Kind:
 
 @dataclass
 class Verdict:
-    """What the engine found.
+    """The result of the engine.
 
     Args:
         status: As in a report.
-        faults: What explains the wrong cases, the first one first.
+        faults: The faults that explain the wrong cases, the first one first.
         evidence: The largest difference from the definition.
         case: The smallest wrong case.
-        because: Why it is only equivalent, or why nothing can be said.
+        because: Why the status is "equivalent" or "cannot_tell".
         wrong: Kinds of cases that are wrong.
-        not_judged: What was not looked at, in sentences.
-        measured: What was read off the subject.
+        not_judged: The parts that were not judged, in sentences.
+        measured: Measured properties of the subject.
     """
 
     status: Status

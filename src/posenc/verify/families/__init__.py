@@ -1,1 +1,1 @@
-"""The families of conventions: each says what is right, what is free, and which faults are known."""
+"""Families of conventions: each defines what is right, what is free, and which faults are known."""

@@ -17,20 +17,20 @@ from posenc.verify.families.added_reading import near_ones
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
-BASES = (10000.0, 1000.0)  # that are tried together with other faults; any other one is read
-FAR, LARGEST = 33_000, 2**23  # 16 bits count to 32,767; numbers of the largest answer
-LATE = {  # the fault where calls of a kind are wrong, and those of few tokens on fresh objects right
+BASES = (10000.0, 1000.0)  # tried together with other faults; any other base is measured
+FAR, LARGEST = 33_000, 2**23  # 16 bits count to 32,767; the largest number of entries in an answer
+LATE = {  # the fault if calls of a kind are wrong, but short ones on fresh objects right
     "again": "sinusoidal.state_kept",
     "far": "sinusoidal.table.too_short",
     "half": "sinusoidal.precision.product_bf16",
 }
 HALF = 600  # tokens in half precision; bfloat16 counts to 256
-ORIGIN = "the first position is {by:+g} from the definition's, which origin='any' allows: weights from elsewhere see it"
-MOVED = "dimensions stand in another order ({words}), and none was declared: weights from elsewhere see it"
+ORIGIN = "the first position is off by {by:+g}, which origin='any' allows, but weights of other code do not fit"
+MOVED = "dimensions are in another order ({words}); none was declared, but weights of another implementation do not fit"
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
-    """Return the family of a code that is added, or of a table of distances.
+    """Return the family of an encoding that is added, or of a table of distances.
 
     Raises:
         CannotTellError: The encoding has no definition in this convention.
@@ -49,7 +49,7 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
 
 
 def refused(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
-    """Return the fault behind a build() that raises: a width that its halves do not divide; else the cause as it is."""
+    """Return the fault behind a build() that raises: a width that cannot be halved, or else the given cause."""
     dim = int(spec.get("dim") or spec.get("d_model") or spec.get("head_dim") or 0)
     odd = dim % (4 if convention == "additive_2d_module" else 2) and cause.code.startswith("subject.")
     return _odd(dim, cause).cause if odd else cause
@@ -63,17 +63,17 @@ class Sinusoid(Added):
     """The sinusoid of Vaswani et al. 2017, section 3.5, added to the tokens of a text.
 
     Attributes:
-        prefix: The first word of the codes that texts, images and distances do not share.
-        cut_wrong: The code where rows are a constant number of positions off, another one in each call.
-        later: Calls of one object, in this order and in the other.
-        divides: What the width must be a multiple of.
-        top: The length that must work; 0 where none is asked for.
-        ended: Whether longer texts fail, or later calls.
+        prefix: The first word of the finding codes that texts, images and distances do not share.
+        cut_wrong: The finding code if rows are off by a constant number of positions that differs from call to call.
+        later: Calls of one object, made in this order and in reverse.
+        divides: The width must be a multiple of this number.
+        top: The length that must work; 0 if none is declared.
+        ended: Whether longer texts, or later calls, fail.
     """
 
     prefix, cut_wrong, divides, pairs = "sinusoidal", "sinusoidal.slice.tail", 2, 32
     ignores = "table_rows padding padding_idx"
-    shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for what keeps its longest table
+    shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for code that keeps a table
     single: Shape = (1, 1)
     later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
     lengths: Sequence[int] = (40, 130, 600, 2100)
@@ -86,9 +86,9 @@ class Sinusoid(Added):
         late = (kind(code, name, "near") for name, code in LATE.items())
         self.kinds = (self.kinds[0], *late, *self.kinds[1:])
         self.truth = {
-            "lanes": None,  # the dimension of the definition that each one shows, where they are permuted
+            "lanes": None,  # for each dimension its index in the definition, if they are permuted
             "place": "",  # a wrong way to count rows
-            **{"start": 0.0, "gain": 1.0, "keep": 1.0, "factor": 1.0},  # the last one on all frequencies
+            **{"start": 0.0, "gain": 1.0, "keep": 1.0, "factor": 1.0},  # the last one multiplies all frequencies
             **{f"round_{stage}": None for stage in STAGES},
             **self.readings[0],
         }
@@ -96,7 +96,7 @@ class Sinusoid(Added):
         self._last: tuple[Model, Case, tuple[Array, Array]] | None = None
 
     def cases(self) -> Iterator[Case]:
-        """Yield calls of several sizes, and others only where these are right: later ones of one object, long texts."""
+        """Yield calls of several sizes and, if these are right, later calls of one object and long texts."""
         yield from self.flags("tokens")
         end = self.top or FAR
         shapes, later = ([shape for shape in some if shape[-1] <= end] for some in (self.shapes, self.later))
@@ -119,7 +119,7 @@ class Sinusoid(Added):
         yield from self.flags("grad", "trained")
 
     def added(self, subject: Any, case: Case) -> Seen:
-        """Return what the last call of a case adds, row by row."""
+        """Return the rows that the last call of a case adds."""
         called, x, shape = ready(subject), None, case.args[-1]
         if case.kind == "half":
             called = called.to(torch.bfloat16) if isinstance(called, torch.nn.Module) else called
@@ -131,23 +131,23 @@ class Sinusoid(Added):
             if case.kind != "again" or not self.calls.works(subject, shape):
                 raise
             calls = {"calls": [self.calls.case(one) for one in case.args]}
-            what = f"{self.calls.words(shape)}, which works on a fresh object, fails"
+            what = f"{self.calls.words(shape)}, which works on a fresh object, fails after other calls"
             raise finding("sinusoidal.state_kept", calls, what=what, off=1.0) from error
         self.heard.append(Seen(case, rows, FLOAT32 if x is None else 2.0**-8))
         return self.heard[-1]
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
-        """Return the fault behind a long text that fails though its length was asked for."""
+        """Return the fault behind a long text that fails although its length is declared."""
         if case.kind != "far" or cause.code != "subject.raises":
             return None
-        words = f"{self.top} positions were asked for, and {cause.message[:200]}"
+        words = f"{self.top} positions are declared, but {cause.message[:200]}"
         return Fault("sinusoidal.table.too_short", {}, {"message": words}, self.calls.case(case.args[-1]))
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
-        """Return the finding behind a call that fails: the batch taken for the text, or an odd width."""
+        """Return the finding behind a call that fails: the batch is taken for the text, or the width is odd."""
         shape = case.args[0]
         if len(shape) == 2 and self.calls.works(subject, (1, *shape[1:])) and not self.calls.works(subject, (2, 9)):
-            return finding("sinusoidal.axis.batch", self.calls.case(shape), words="a batch of one works, others fail")
+            return finding("sinusoidal.axis.batch", self.calls.case(shape), words="only a batch of one works")
         return _odd(self.calls.dim, error.cause) if self.calls.dim % self.divides else error
 
     def grid(self, shape: Shape) -> Shape:
@@ -162,11 +162,11 @@ class Sinusoid(Added):
         return (place + model["start"],)
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return what a model adds in the last call of a case."""
+        """Return the rows that a model adds in the last call of a case."""
         return self.flag(model, case) if case.kind in FLAGS else self.rows(model, case)[0]
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
-        """Return what rounding explains: angles in float32 are coarser the larger they are."""
+        """Return the rounding error: angles in float32 are coarser the larger they are."""
         if seen.case.kind in FLAGS:
             return super().slack(seen, predicted, model)
         largest = np.maximum(np.abs(predicted), max(abs(self.calls.keep), 1.0))
@@ -174,7 +174,7 @@ class Sinusoid(Added):
         return slack + 2.0**-7 if seen.case.kind == "half" else slack
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
-        """Return the rows of the last call of a case, and how far float32 may be off in each number."""
+        """Return the rows of the last call of a case, and the float32 error of each number."""
         if self._last is None or self._last[0] is not model or self._last[1] is not case:
             full = (*self.grid(case.args[-1]), self.calls.dim)
             lanes = slice(None) if model["lanes"] is None else model["lanes"]
@@ -186,21 +186,21 @@ class Sinusoid(Added):
         return self._last[2]
 
     def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
-        """Return the code of positions, and how far float32 may be off."""
+        """Return the encoding of positions, and its float32 error."""
         return added_faults.wave(model, axes[0], self.calls.dim)
 
     def best(self) -> Model | None:
-        """Return the first allowed model that explains the answers to calls of few tokens."""
+        """Return the first allowed model that explains the answers to short calls."""
         models = ({**self.truth, **choice.change} for choice in self.free())
         return next((model for model in models if explains(self, model, near_ones(self.heard))), None)
 
     @property
     def width(self) -> int:
-        """Over how many dimensions the waves of one axis are spread."""
+        """The number of dimensions over which the waves of one axis are spread."""
         return self.calls.dim
 
     def free(self) -> Iterator[Choice]:
-        """Yield readings, orders that are not declared, and what is read off: another origin, any order."""
+        """Yield readings, undeclared orders, and measured choices: another origin, any order."""
         near, choices = near_ones(self.heard), [Choice(reading) for reading in self.readings]
         for reading, change in itertools.product(self.readings, self.moved):
             words = self._order_words({**self.truth, **change})
@@ -221,11 +221,11 @@ class Sinusoid(Added):
 
     def _order_words(self, model: Model) -> str:
         join, words = model["join"], added_faults.layouts(self.width)[model["order"]].words
-        turns = ", the axes taking turns" if join.startswith("woven") else ""
-        return words + (f"{turns}, {'rows' if join.endswith('yx') else 'columns'} first" if join else "")
+        alternating = ", the axes alternating" if join.startswith("woven") else ""
+        return words + (f"{alternating}, {'rows' if join.endswith('yx') else 'columns'} first" if join else "")
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the known faults, first those that are also tried two at a time."""
+        """Yield the known faults; the first ones are also tried in pairs."""
         yield from self.about_the_input()
         if not any(np.abs(s.value).max() > 1e-6 for s in near_ones(self.heard)):
             yield Fault("sinusoidal.not_used", {"gain": 0.0})
@@ -260,16 +260,16 @@ class Sinusoid(Added):
             yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what can be read off the rows: a factor, positions, a base."""
+        """Return a fault measured from the rows: a factor, positions, a base."""
         near = near_ones(wrong)
-        for some in filter(None, (near, near[:-1])):  # a branch for longer texts may be wrong as well
+        for some in filter(None, (near, near[:-1])):  # a separate branch for longer texts may be wrong as well
             for ask in (added_reading.scaled, added_reading.shifted, added_reading.base):
                 if (fault := ask(self, some, model)) is not None:
                     return fault
         return next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return what later, long or coarse calls show, where those of few tokens are right."""
+        """Return the fault that later, long or coarse calls show, if short ones are right."""
         model = self.best()
         if fault.change or fault.code not in LATE.values() or model is None:
             return super().refine(fault, wrong, right, seen)
@@ -293,14 +293,14 @@ class Sinusoid(Added):
         return {**self.calls.case(shape), "index": index, **numbers}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at."""
+        """Return the parts that were not judged."""
         said = self.ignored()
         if not any(s.case.kind == "half" for s in seen):
-            said.append("tokens in half precision: the specification gives no activation_dtype")
+            said.append("tokens in half precision: the specification has no activation_dtype")
         longest = max((s.case.args[-1][-1] for s in seen if s.case.kind in ("again", "far")), default=0)
         return [*said, f"positions beyond {longest - 1}"] if longest else said
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return what the rows show."""
+        """Return the measured width, angles, order and base."""
         order = self._order_words(model)
         return {"dim": self.calls.dim, "angles": model["rule"], "lanes": order, "base": model["base"]}

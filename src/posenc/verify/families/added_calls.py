@@ -1,4 +1,4 @@
-"""Modules that add a code to their input: how they are called, what they add, and how the input comes back."""
+"""How to call modules that add an encoding to their input, and how to separate the encoding from the input."""
 
 import contextlib
 import math
@@ -19,13 +19,13 @@ from posenc.verify.report import Cause
 from posenc.verify.sentences import message_of
 
 Shape = tuple[int, ...]  # (batch, tokens) of a text, (batch, height, width) of images, (n,) of a table of distances
-TRIED_DIMS = (16, 32, 64, 8, 128, 256, 512, 768, 1024)  # before all others
+TRIED_DIMS = (16, 32, 64, 8, 128, 256, 512, 768, 1024)  # tried before all others
 FLAGS = ("tokens", "grad", "trained")  # cases whose answer is one number
-SAME = 1e-4  # of a factor or a gradient
+SAME = 1e-4  # tolerance of a factor or a gradient
 
 
 def finding(code: str, case: dict[str, Any] | None = None, evidence: float = 1.0, **values: Any) -> SubjectError:
-    """Return a finding that needs no comparison, with the message of its rule, or one of its own."""
+    """Return a finding that needs no comparison, with the message of its rule or its own."""
     message = message_of(rules.find(code), Fault(code, {}, values))
     return SubjectError(Cause(code, message, evidence, case or {}))
 
@@ -42,13 +42,13 @@ def modules(subject: Any) -> list[nn.Module]:
     """Return the modules behind a callable: itself, that of a bound method, those that a function closes over."""
     held = [subject, getattr(subject, "__self__", None), getattr(subject, "func", None)]
     for cell in getattr(subject, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # a cell that is still empty
+        with contextlib.suppress(ValueError):  # the cell is still empty
             held.append(cell.cell_contents)
     return [m for m in held if isinstance(m, nn.Module)]
 
 
 def leaves(out: Tensor) -> list[Tensor]:
-    """Return the tensors that train through a result, found in its graph: parameters, wherever they are kept."""
+    """Return the trainable tensors in the graph of a result, wherever they are kept."""
     nodes: list[Any] = [out.grad_fn]
     seen: set[Any] = {None}
     found = [out] if out.is_leaf and out.requires_grad else []
@@ -64,11 +64,11 @@ def leaves(out: Tensor) -> list[Tensor]:
 
 
 class Calls:
-    """How a convention is called.
+    """How to call a convention.
 
     Attributes:
-        dim: Dimensions of the code; 0 where they are still to be found.
-        keep: The factor that the input comes back with; 1 where the module only adds.
+        dim: Dimensions of the encoding; 0 until they are found.
+        keep: The factor by which the input is returned; 1 if the module only adds.
     """
 
     def __init__(self, convention: str, dim: int) -> None:
@@ -87,7 +87,7 @@ class Calls:
         return f"table({shape[0]})" if self.table else f"forward(x) with x of {self.full(shape)}"
 
     def case(self, shape: Shape) -> dict[str, Any]:
-        """Return a call as the smallest case of a finding has it."""
+        """Return a call as the smallest case of a finding shows it."""
         return {"n": shape[0]} if self.table else {"x": list(self.full(shape))}
 
     def tokens(self, shape: Shape, seed: int = 0) -> Tensor:
@@ -96,10 +96,10 @@ class Calls:
         return torch.randn(self.full(shape), generator=generator, dtype=torch.float64).float()
 
     def raw(self, subject: Any, shape: Shape, x: Tensor | None = None, *, grad: bool = False) -> Tensor:
-        """Return what a call gives.
+        """Return the result of a call.
 
         Raises:
-            SubjectError: The call cannot be used.
+            SubjectError: The result cannot be used.
         """
         what = self.words(shape)
         given = shape[0] if self.table else self.tokens(shape) if x is None else x
@@ -114,7 +114,7 @@ class Calls:
         return found
 
     def code(self, subject: Any, shape: Shape, x: Tensor | None = None) -> Array:
-        """Return what a call adds, one row for each token or cell."""
+        """Return the encoding that a call adds, one row for each token or cell."""
         given = None if self.table else self.tokens(shape) if x is None else x
         out = self.raw(subject, shape, given).detach().double()
         if given is not None:
@@ -123,7 +123,7 @@ class Calls:
         return rows
 
     def works(self, subject: Any, shape: Shape) -> bool:
-        """Return whether a fresh copy takes a call."""
+        """Return whether a call works on a fresh copy."""
         with contextlib.suppress(SubjectError):
             self.raw(ready(subject), shape)
             return True
@@ -133,7 +133,7 @@ class Calls:
         """Find the number of dimensions that a subject works with, by calling it.
 
         Raises:
-            SubjectError: None was found.
+            SubjectError: No number works.
         """
         if self.table:
             found = guard.call(ready(subject), shape[0], what=self.words(shape))
@@ -142,16 +142,16 @@ class Calls:
         for self.dim in (*TRIED_DIMS, *range(1, 2049)):
             if self.works(subject, shape):
                 return
-        self.raw(ready(subject), shape)  # whose error is the finding
+        self.raw(ready(subject), shape)  # its error is the finding
 
 
 class Added(Family):
-    """A code that is added: the input must come back as it is, with its gradient, and equal calls must be equal.
+    """An encoding that is added: the input must be returned unchanged, with its gradient, and equal calls must agree.
 
     Attributes:
-        word: The first word of the codes of what every added code shares.
+        word: The first word of the finding codes that all added encodings share.
         shapes: Calls of different sizes, the smallest first; no two sizes of one call are equal.
-        ignores: Words of a specification that its convention reads, and this code does not.
+        ignores: Words of a specification that the convention reads, but this encoding does not.
     """
 
     word, ignores = "sinusoidal", ""
@@ -170,7 +170,7 @@ class Added(Family):
 
     @property
     def call_shape(self) -> Shape:
-        """The call that shows how the input comes back."""
+        """The call that shows how the input is returned."""
         return next(s for s in self.shapes if min(s) > 1 or self.calls.table)
 
     def flags(self, *kinds: str) -> Iterator[Case]:
@@ -180,7 +180,7 @@ class Added(Family):
                 yield Case(name, (self.call_shape,), self.calls.words(self.call_shape))
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the answer to one question; where a call fails, what other calls say of it."""
+        """Return the answer to one question, or, where a call fails, the finding that other calls give."""
         if not self.calls.dim:
             self.calls.find(subject, self.call_shape)
         ask = {"tokens": self._tokens, "grad": self._grad, "trained": self._trained}.get(case.kind)
@@ -192,7 +192,7 @@ class Added(Family):
 
     @abstractmethod
     def added(self, subject: Any, case: Case) -> Seen:
-        """Return what the calls of a case add."""
+        """Return the rows that the calls of a case add."""
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind a call that fails, if other calls show it."""
@@ -203,7 +203,7 @@ class Added(Family):
         return np.array([{"tokens": model["keep"], "grad": 1.0, "trained": 0.0}[case.kind]])
 
     def _tokens(self, subject: Any, shape: Shape) -> float:
-        """Return the factor that the input comes back with."""
+        """Return the factor by which the input is returned."""
         called, calls = ready(subject), self.calls
         a, b = calls.tokens(shape), calls.tokens(shape, seed=1)
         one, again = (calls.raw(called, shape, a).detach().double() for _ in range(2))
@@ -228,7 +228,7 @@ class Added(Family):
         return finding(f"{self.word}.{'dropout_in_eval' if empty > 0.005 else 'random'}", case, off, off=off)
 
     def _grad(self, subject: Any, shape: Shape) -> float:
-        """Return 1 where the gradient of the input is right."""
+        """Return 1 if the gradient of the input is right."""
         keep, x = self.calls.keep, self.calls.tokens(shape).requires_grad_()
         out = self.calls.raw(ready(subject), shape, x, grad=True)
         weight = self.calls.tokens(shape, seed=2).to(out.dtype)
@@ -236,29 +236,29 @@ class Added(Family):
         return float(float((got - keep * weight).abs().max()) <= 1e-3 * max(abs(keep), 1.0))
 
     def _trained(self, subject: Any, shape: Shape) -> float:
-        """Return how many numbers of the code train."""
+        """Return how many numbers of the encoding are trainable."""
         out = self.calls.raw(ready(subject), shape, grad=True)
         return float(sum(t.numel() for t in leaves(out) if t.numel() > 1))
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
-        """Return what rounding explains of an answer of one number."""
+        """Return the rounding error of an answer of one number."""
         return SAME * max(1.0, float(np.abs(predicted).max(initial=0.0)))
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Keep the answers, for what is read off them."""
+        """Keep the answers, from which faults are measured."""
         self.heard = list(seen)
         self.calls.keep = next((float(s.value[0]) for s in seen if s.case.kind == "tokens"), 1.0)
 
     def about_the_input(self) -> Iterator[Fault]:
-        """Yield the faults of an input that comes back scaled, or not at all."""
+        """Yield the faults of an input that is returned scaled, or not at all."""
         keep = self.calls.keep
         if keep != 1:
             name = "lost" if abs(keep) < SAME else "scaled"
-            for change in ({"keep": keep}, {"keep": keep, "gain": keep}):  # the second where the sum is scaled
+            for change in ({"keep": keep}, {"keep": keep, "gain": keep}):  # the second if the sum is scaled
                 yield Fault(f"{self.word}.input.{name}", change, {"factor": keep})
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return a fault that shows by a kind of case, with its number."""
+        """Return a fault that a kind of case shows, with its number."""
         if fault.code == f"{self.word}.input.scaled" and not fault.change:
             return next(self.about_the_input(), fault)
         if fault.code == f"{self.word}.trainable":
@@ -266,6 +266,6 @@ class Added(Family):
         return fault
 
     def ignored(self) -> list[str]:
-        """Return the words of the specification that are not looked at, in sentences."""
+        """Return the ignored words of the specification, in sentences."""
         said = [word for word in self.ignores.split() if self.spec.get(word) is not None]
-        return [f"{word!r} of the specification, which does not apply to this code" for word in said]
+        return [f"{word!r} of the specification, which does not apply to this encoding" for word in said]

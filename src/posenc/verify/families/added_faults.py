@@ -1,4 +1,4 @@
-"""How sinusoids are formed: angles, order of sines and cosines, positions; the definitions and what people write."""
+"""Formulas of sinusoids (angles, order of sines and cosines, positions): the definitions and common mistakes."""
 
 import functools
 import math
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import FLOAT32, Array, Model
 
-STAGES = ("positions", "frequencies", "product", "table")  # that may be rounded to half precision
-Frequencies = Callable[[Array, int, float], Array]  # numbers of the pairs, width, base -> radians per position
+STAGES = ("positions", "frequencies", "product", "table")  # any of them may be rounded to half precision
+Frequencies = Callable[[Array, int, float], Array]  # indices of the pairs, width, base -> radians per position
 PAPER = 'position / base**(2k/d), the paper\'s (variant="paper")'
 T2T = 'position / base**(k/(d/2 - 1)), Tensor2Tensor\'s (variant="tensor2tensor")'
-ROUNDED_UP = "position / base**(2k/(d + 1))"  # of odd widths some make d + 1 and drop the last
+ROUNDED_UP = "position / base**(2k/(d + 1))"  # for odd widths some code makes d + 1 and drops the last
 T2T_CEIL = "position / base**(k/(ceil(d/2) - 1))"
 
 
@@ -24,7 +24,7 @@ def linear(times: float, plus: float = 0.0, wider: int = 0) -> Frequencies:
     return lambda k, d, b: b ** (-(times * k + plus) / max(d + wider, 1))
 
 
-# The fault's code: the formula of the angle: the frequencies, or those of the sines and those of the cosines.
+# Finding code: formula of the angle: the frequencies, or those of the sines and those of the cosines.
 _RULES: Mapping[str, Mapping[str, Frequencies | tuple[Frequencies, Frequencies]]] = {
     "frequency.divisor": {
         PAPER: linear(2),
@@ -72,24 +72,24 @@ RULES = {  # by formula
     for code, rules in _RULES.items()
     for words, rule in rules.items()
 }
-FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "1/(2 pi)": 0.5 / math.pi, "2": 2.0, "1/2": 0.5}  # on frequencies
+FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "1/(2 pi)": 0.5 / math.pi, "2": 2.0, "1/2": 0.5}  # of the frequencies
 
 
 class Layout(NamedTuple):
-    """The wave ("s", "c", "-s", or "0" for zeros) and the pair of each dimension, and the code where it is a fault."""
+    """For each dimension the wave ("s", "c", "-s", or "0" for zeros) and the pair; and the finding code, if any."""
 
     words: str
     lanes: list[tuple[str, int]]
     code: str
 
 
-ORDERS = ("interleaved", "half", "interleaved_cos", "half_cos", "half_zero")  # that some definition has
-JOINS = ("yx", "xy", "woven_yx", "woven_xy")  # how two axes share the dimensions; "sum" where they do not
+ORDERS = ("interleaved", "half", "interleaved_cos", "half_cos", "half_zero")  # each belongs to some definition
+JOINS = ("yx", "xy", "woven_yx", "woven_xy")  # how two axes share the dimensions; "sum" if they do not
 
 
 @functools.cache
 def layouts(d: int) -> Mapping[str, Layout]:
-    """Return the orders of d dimensions that people write, by name."""
+    """Return the orders of d dimensions that occur in code, by name."""
     n, floor = math.ceil(d / 2), d // 2
     s, c, minus, zeros = ([(wave, k) for k in range(n)] for wave in ("s", "c", "-s", "0"))
     halves, one, empty = "layout.halves", "layout.one_wave", "layout.half_empty"
@@ -120,7 +120,7 @@ def _woven(even: list[tuple[str, int]], odd: list[tuple[str, int]]) -> list[tupl
 
 @functools.lru_cache(maxsize=4096)
 def waves(rule: str, order: str, d: int, base: float) -> tuple[Array, NDArray[np.bool_], Array]:
-    """Return of each of d dimensions its radians per position, whether it is a cosine, and its sign or 0."""
+    """Return for each of d dimensions its radians per position, whether it is a cosine, and its sign or 0."""
     names, pairs = zip(*layouts(d)[order].lanes[:d], strict=True)
     k, (_, *rules) = np.arange(math.ceil(d / 2), dtype=np.float64), RULES[rule]
     with np.errstate(all="ignore"):
@@ -131,13 +131,13 @@ def waves(rule: str, order: str, d: int, base: float) -> tuple[Array, NDArray[np
 
 
 def wave(model: Model, p: Array, d: int) -> tuple[Array, Array]:
-    """Return sines and cosines (..., d) of positions, and how far float32 may be off."""
+    """Return sines and cosines (..., d) of positions, and their float32 error."""
     omega, cosine, sign = waves(model["rule"], model["order"], d, model["base"])
     if model["order"] == "rows":
         cosine = np.arange(p.shape[-1])[:, None] % 2 == 1
 
     def formed(nudge: float = 0.0) -> tuple[Array, Array]:
-        """Return angles and their waves, where what is rounded is moved by a share of it."""
+        """Return angles and their waves, with each rounded number moved by a small share of itself."""
         places = rounded(p[..., None] * (1 + nudge), model["round_positions"])
         freq = rounded(omega * model["factor"] * (1 + nudge), model["round_frequencies"])
         angle = rounded(places * freq * (1 + nudge), model["round_product"])
@@ -150,11 +150,11 @@ def wave(model: Model, p: Array, d: int) -> tuple[Array, Array]:
     return code, slack
 
 
-# Positions of rows by mistake: (numbers of the texts (b, 1), of the rows (1, n), how many of each) -> positions, and
-# the code without the family.
+# Wrong positions of rows: (indices of the texts (b, 1), of the rows (1, n), how many of each) -> positions, and
+# the finding code without the family.
 Written = Callable[[Array, Array, int, int], Array]
 ROWS: Mapping[str, tuple[Written, str]] = {
-    "every token has the number of its text in the batch as position": (lambda b, t, m, n: b + 0 * t, "axis.batch"),
+    "every token has the index of its text in the batch as its position": (lambda b, t, m, n: b + 0 * t, "axis.batch"),
     "rows are counted through the whole batch, batch * tokens + t": (lambda b, t, m, n: b * n + t, "axis.batch"),
     "row t of text b has position t * batch + b": (lambda b, t, m, n: t * m + b, "axis.batch"),
     "every row has position n, the number of tokens": (lambda b, t, m, n: 0 * t + n, "slice.single_row"),
@@ -162,7 +162,7 @@ ROWS: Mapping[str, tuple[Written, str]] = {
     "every row has the first position": (lambda b, t, m, n: 0 * t, "slice.single_row"),
     "row t of n has position n - 1 - t, counted from the end": (lambda b, t, m, n: n - 1 - t, "position.reversed"),
     "row t of n has position n - t, counted from the end": (lambda b, t, m, n: n - t, "position.reversed"),
-    "row t of n has position t + n, cut from where it should end": (lambda b, t, m, n: t + n, "slice.tail"),
+    "row t of n has position t + n, sliced from where it should end": (lambda b, t, m, n: t + n, "slice.tail"),
     "row t of n has position t / n": (lambda b, t, m, n: t / n, "position.normalised"),
     "row t of n has position t / (n - 1)": (lambda b, t, m, n: t / max(n - 1, 1), "position.normalised"),
     "row t has position 2t": (lambda b, t, m, n: 2 * t, "position.stride"),

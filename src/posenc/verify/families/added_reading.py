@@ -1,4 +1,4 @@
-"""What can be read off a sinusoid that no known fault explains: a factor, positions, a base, an order of dimensions."""
+"""Measure a sinusoid that no known fault explains: a factor, positions, a base, an order of dimensions."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,24 +14,24 @@ from posenc.verify.engine.records import FLOAT32, Array, Model
 if TYPE_CHECKING:
     from posenc.verify.families.added import Sinusoid
 
-FARTHEST = 6000  # shift of positions that is tried
+FARTHEST = 6000  # the largest shift of positions that is tried
 LEAST = 16 * FLOAT32
 
 
 def near_ones(seen: Sequence[Seen]) -> list[Seen]:
-    """Return the answers to calls of few tokens on fresh objects."""
+    """Return the answers to short calls on fresh objects."""
     return [s for s in seen if s.case.kind == "near"]
 
 
 def _breaks(t: Array, m: int) -> Iterator[tuple[str, str, Array]]:
-    """Yield what rows t show that are right up to row m: a code, words, positions (NaN for zeros)."""
-    after, again = t >= m, f"row {m} has position 0: the count starts again there"
+    """Yield ways in which rows t go wrong from row m on: a code, words, positions (NaN for zeros)."""
+    after, again = t >= m, f"row {m} has position 0: the count restarts there"
     yield "table.too_short", f"rows from {m} on are zero", np.where(after, np.nan, t)
     yield "table.too_short", f"rows from {m} on repeat the last one", np.minimum(t, m - 1)
     yield "table.growth_ignores_past", again, np.where(after, t - m, t)
     yield "table.growth_ignores_past", again, t % m
     if m.bit_count() == 1:
-        words = f"row {m} has position {-m}: positions are formed in {m.bit_length()} bits"
+        words = f"row {m} has position {-m}: positions are computed in {m.bit_length()} bits"
         yield "position.wrapped", words, np.where(after, t - 2 * m, t)
     for by in (1, -1):
         yield "table.row_skipped", f"row {m} has position {m + by}", t + by * after
@@ -55,7 +55,7 @@ def broken(family: "Sinusoid", s: Seen, model: Model) -> Fault | None:
 
 
 def shifted(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
-    """Return the constant that is added to positions; where calls differ in it, a table that is cut wrongly."""
+    """Return the constant that is added to positions or, if it differs between calls, a table sliced wrongly."""
     reach = float(min(FARTHEST, 400_000 // family.calls.dim))
     tried = np.array(sorted(np.arange(-reach, reach + 1), key=abs))
     code, slack = family.code(model, (tried,) * len(family.positions(family.truth, near[0].case.args[0])))
@@ -70,11 +70,11 @@ def shifted(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | N
     if len(set(shifts)) == 1:
         return family.start_fault(shifts[0])
     at = ", ".join(f"{shift:+g} in {s.case.words}" for s, shift in zip(near[-2:], shifts[-2:], strict=True))
-    return Fault(family.cut_wrong, {}, {"words": f"rows are {at} from where they should be"})
+    return Fault(family.cut_wrong, {}, {"words": f"rows are shifted by {at}"})
 
 
 def scaled(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
-    """Return a factor on the whole code."""
+    """Return a factor of the whole encoding."""
     code, value = family.rows(model, near[-1].case)[0], near[-1].value
     gain = float((code * value).sum() / max(float((code * code).sum()), 1e-30))
     if abs(gain) < 1e-6 or not explains(family, {**model, "gain": gain}, near):
@@ -102,7 +102,7 @@ def base(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None
 
 
 def permutation(family: "Sinusoid", seen: Sequence[Seen], model: Model) -> list[int] | None:
-    """Return the dimension of the definition that each one shows, if all of them occur once, else None."""
+    """Return for each dimension its index in the definition, if all of them occur once, else None."""
     off = np.zeros((family.calls.dim,) * 2)
     for s in seen:
         code, slack = family.rows(model, s.case)
@@ -111,7 +111,7 @@ def permutation(family: "Sinusoid", seen: Sequence[Seen], model: Model) -> list[
             apart = np.abs(s.value[some, lane, None] - code[some]) / (slack[some] + LEAST)
             line[:] = np.maximum(line, apart.max(0, initial=0.0))
     lanes: list[int] = []
-    for line in off:  # slow dimensions are alike: the nearest that is left will do
+    for line in off:  # slow dimensions are alike: use the nearest one left
         line[lanes] = np.inf
         lanes.append(int(line.argmin()))
         if line[lanes[-1]] > 1:

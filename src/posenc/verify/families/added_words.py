@@ -1,4 +1,4 @@
-"""What a specification says of a sinusoid, and the readings that it leaves open."""
+"""How the words of a specification define a sinusoid, and the readings that they leave open."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ from typing import Any
 from posenc.verify.families.added_faults import JOINS, ORDERS, PAPER, ROUNDED_UP, T2T, T2T_CEIL
 
 _HALF_MINUS_ONE = {"tensor2tensor", "t2t", "fairseq", "m2m100"}  # k/(d/2 - 1)
-_IN_BLOCKS = {*_HALF_MINUS_ONE, "mae", "moco", "vit", "xl"}  # all sines first, where no order is declared
+_IN_BLOCKS = {*_HALF_MINUS_ONE, "mae", "moco", "vit", "xl"}  # all sines first, if no order is declared
 _DETR = {"detr", "maskformer"}
 _VARIANTS = {
     *("paper", "vaswani", "original", "standard", "transformer", "loftr", "normalised", "unnormalised"),
@@ -25,14 +25,14 @@ def read(spec: Mapping[str, Any], *, image: bool) -> tuple[list[dict[str, Any]],
     """Return every reading of a specification as parameters of the model, the likeliest first.
 
     Returns:
-        The readings; the orders of dimensions that it does not exclude; whether any order will do.
+        The readings; the orders of dimensions that it does not exclude; whether any order is allowed.
 
     Raises:
-        ValueError: One of its words has a value that is not known.
+        ValueError: One of its words has an unknown value.
     """
     variant = _variant(spec)
     if not image and axes(spec, of_waves=True) is not None:
-        raise ValueError(f"verify: order {str(spec['order'])[:60]!r} names axes, and a text has one. Remove it.")
+        raise ValueError(f"verify: order {str(spec['order'])[:60]!r} names axes, but a text has only one. Remove it.")
     dim = int(spec.get("dim") or spec.get("d_model") or spec.get("head_dim") or 0)
     odd = dim % 4 == 2 if image else dim % 2  # whether an axis may have an odd number of dimensions
     rules = ((T2T, T2T_CEIL) if variant & _HALF_MINUS_ONE else (PAPER, ROUNDED_UP))[: 1 + dim % 2]
@@ -46,7 +46,7 @@ def read(spec: Mapping[str, Any], *, image: bool) -> tuple[list[dict[str, Any]],
         {"base": base, "rule": rule, "order": order, "start": start, "join": join, "over": over, "scale": scale}
         for rule, order, join, start, (over, scale) in itertools.product(rules, orders, joins, starts, scalings)
     ]
-    first = {join[-2:] for join in joins}  # where only the order of the axes is declared, they may also take turns
+    first = {join[-2:] for join in joins}  # if only the order of the axes is declared, they may also alternate
     turns = [j for j in JOINS if not join_said or (j in joins if order_said else j[-2:] in first)] if image else [""]
     left = itertools.product(turns, orders if order_said else others)
     moved = [{"order": order, "join": join} for join, order in left if order not in orders or join not in joins]
@@ -59,19 +59,19 @@ def _variant(spec: Mapping[str, Any]) -> set[str]:
     names = set(re.findall("[a-z0-9]+", said.lower().replace("z", "s")))
     if unknown := names - _VARIANTS:
         raise ValueError(
-            f"verify: variant cannot be {said[:60]!r} of a sinusoid: {min(unknown)!r} is not known. Use one of "
+            f"verify: variant cannot be {said[:60]!r} of a sinusoid: {min(unknown)!r} is unknown. Use one of "
             f"{', '.join(sorted(_VARIANTS))}, or two of them, as in 'detr_normalised'."
         )
     return names
 
 
 def axes(spec: Mapping[str, Any], *, of_waves: bool = False) -> str | None:
-    """Return which axis of an image the specification puts first, "yx" or "xy"; None where it says nothing of it.
+    """Return which axis of an image the specification puts first, "yx" or "xy"; None if it declares no order.
 
-    With `of_waves`, `order` may also say whether sines or cosines come first.
+    With `of_waves`, `order` may also declare whether sines or cosines come first.
 
     Raises:
-        ValueError: `order` says neither.
+        ValueError: `order` does neither.
 
     >>> axes({"order": "rows first"}), axes({"order": "xy"}), axes({})
     ('yx', 'xy', None)
@@ -104,7 +104,7 @@ def _joins(spec: Mapping[str, Any], variant: set[str]) -> tuple[tuple[str, ...],
     said, woven = axes(spec, of_waves=True), "woven_" if "loftr" in variant else ""
     if said is not None or woven:
         return (woven + (said or "xy"),), said is not None
-    if "mae" in variant:  # its "emb_h" is made of the columns: only the names are exchanged
+    if "mae" in variant:  # its "emb_h" encodes the columns: only the names are exchanged
         return ("xy", "yx"), True
     return ("yx",), bool(variant & _DETR)
 
@@ -119,7 +119,7 @@ def _starts(spec: Mapping[str, Any], variant: set[str], *, image: bool) -> tuple
 
 
 def _scalings(spec: Mapping[str, Any], variant: set[str], start: float) -> tuple[tuple[str, float], ...]:
-    """Return what positions are divided by and multiplied with."""
+    """Return the divisor and the factor of the positions."""
     words = ("normalise", "normalize", "normalised", "normalized")
     said = next((spec[word] for word in words if spec.get(word) is not None), None)
     factor, plain = spec.get("scale"), (("", 1.0),)
@@ -127,5 +127,5 @@ def _scalings(spec: Mapping[str, Any], variant: set[str], start: float) -> tuple
     divided = tuple((over, scale) for over in (("size", "last") if start else ("last", "size")))
     if said or (said is None and "normalised" in variant):
         return divided
-    # DETR's class divides only where it is asked to, and its model asks: the bare name leaves both open
+    # DETR's class divides only on request, and its model requests it: the bare name leaves both open
     return plain + divided if said is None and variant & _DETR and "unnormalised" not in variant else plain

@@ -1,4 +1,4 @@
-"""Attention as a whole: weights are read off its outputs, and with them scores, up to one number a row."""
+"""Attention as a whole: outputs give weights, and weights give scores up to a constant in each row."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ from posenc.verify.families.rotation_calls import Ask
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
-SEEN = 1e-30  # weights below it have no logarithm in float32
-TOLERANCE = 2e-3  # of a score; a wrong position moves one by tenths
-POSITIONS = (0, 1, 2, 3, 5, 8, 9, 13, 17, 22)  # neither evenly spaced nor from the index
+SEEN = 1e-30  # smaller weights have no logarithm in float32
+TOLERANCE = 2e-3  # of a score; a wrong position changes one by tenths
+POSITIONS = (0, 1, 2, 3, 5, 8, 9, 13, 17, 22)  # unevenly spaced and unequal to the index
 FAR = (900, 901, 1003, 1290, 1291, 1500, 1777, 1778, 2049, 2101)
-ROTATIONS = {"rope": "rope_fn", "xpos": "xpos_fn"}  # and as what each is called that has vectors for an answer
-LONGEST = 80  # tokens of a call that looks for the end of a window
+ROTATIONS = {"rope": "rope_fn", "xpos": "xpos_fn"}  # the convention whose family predicts the rotated vectors
+LONGEST = 80  # tokens of a call that finds the end of a window
 KEPT = 4  # first tokens that each token may see outside its window
-MOVES = {  # where tokens stand instead
+MOVES = {  # wrong positions of tokens
     "index": lambda at, rows: np.arange(float(len(at))),
     "nowhere": lambda at, rows: 0 * at,
     "too_short": lambda at, rows: np.minimum(at, rows - 1),
@@ -37,14 +37,14 @@ MOVES = {  # where tokens stand instead
 
 
 class Attention(Family):
-    """Scores of `attention(q, k, v, positions)`, read off its outputs for unit vectors as values."""
+    """Scores of `attention(q, k, v, positions)`, measured from its outputs for unit vectors as values."""
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.encoding = str(spec.get("encoding") or "")
         self.heads, self.window = int(spec.get("heads") or 0), int(spec.get("window") or 0)
         self.causal = spec.get("causal") is True or spec.get("bidirectional") is False
-        # a key of MOVES and its rows; whether the weights of a row add up to 1, but for what a sink takes
+        # a key of MOVES and its rows; whether the weights of a row sum to 1, except for the share of a sink
         self.truth = {"moved": (None, 0), "slopes": "authors", "bias": -1.0, "sums": True}
         self.rotation: Family | None = None
         self.head_dim, score_factor = int(spec.get("head_dim") or 16), 1.0
@@ -62,10 +62,10 @@ class Attention(Family):
         name = {"alibi": "authors", "rope": "roformer"}.get(self.encoding, "posenc")
         self.definition = f"{self.encoding or 'attention'}@{name}"
         self.sink = False
-        self.shown: dict[Case, NDArray[np.bool_]] = {}  # where a weight can be seen
+        self.shown: dict[Case, NDArray[np.bool_]] = {}  # where a weight is visible
 
     def cases(self) -> Iterator[Case]:
-        """Yield near positions, as many as a window has keys, and far ones, as far as a table goes."""
+        """Yield near positions, as many as a window has keys, and far ones up to the end of a table."""
         yield Case("near", (POSITIONS, 1), f"attention at positions {POSITIONS}")
         longest = max(7, min(self.window + 8, LONGEST))
         yield Case("near", (tuple(range(longest)), 2), f"attention at positions 0..{longest - 1}")
@@ -81,13 +81,13 @@ class Attention(Family):
             yield case
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the logarithms of the weights (batch, heads, n, n), NaN where they are not seen."""
+        """Return the logarithms of the weights (batch, heads, n, n), NaN where they are not visible."""
         self.heads = self.heads or self._heads(subject)
         weights = _weights(fresh(subject), *self._drawn(case), case.args[0])
         shown = self.shown[case] = weights > SEEN
         self._refuse(weights, shown)
         if float(weights.sum(-1).min()) < 1 - 1e-3:
-            self.sink, self.mismatch = True, "attention.weights"  # where nothing explains the scores
+            self.sink, self.mismatch = True, "attention.weights"  # if nothing explains the scores
         return Seen(case, np.where(shown, np.log(np.where(shown, weights, 1.0)), np.nan))
 
     def _drawn(self, case: Case) -> tuple[Tensor, Tensor]:
@@ -107,27 +107,25 @@ class Attention(Family):
         return 3
 
     def _refuse(self, weights: Array, shown: NDArray[np.bool_]) -> None:
-        """Refuse weights that are no mean, and keys that the specification hides; a window may be counted any way."""
+        """Refuse weights that do not average, and visible keys that must be hidden; a window may be counted any way."""
         sums, ahead = weights.sum(-1), bool(np.triu(shown, 1).any())
         if (least := float(weights.min())) < -1e-3:
-            raise _refused("weights", f"a weight is {least:.3g}: outputs are no means of v", -least)
+            raise _refused("weights", f"a weight is {least:.3g}: outputs are not means of v", -least)
         if (most := float(sums.max())) > 1 + 1e-3:
-            raise _refused(
-                "weights", f"the weights of a query add up to {most:.5g}: outputs are no means of v", most - 1
-            )
+            raise _refused("weights", f"the weights of a query sum to {most:.5g}: outputs are not means of v", most - 1)
         if self.causal and ahead:
-            raise _refused("not_causal", "a query gives weight to keys ahead of it, though causal is said", 1.0)
+            raise _refused("not_causal", "a query attends to keys ahead of it, although causal is declared", 1.0)
         if int(shown.sum(-1).max()) < 2:
             if self.causal and self.window != 1:
-                raise _refused("window", "each token sees one key only", 1.0)
+                raise _refused("window", "each token sees only one key", 1.0)
             raise CannotTellError(
-                "each token gives all weight to one key, so that no score can be read off the outputs"
+                "each token gives all weight to one key, so no score can be computed from the outputs"
             )
         if self.window and self.window + KEPT < shown.shape[-1]:
             i, j = np.nonzero(shown[..., KEPT:].any(axis=(0, 1)))
             far, most = int(np.abs(i - j - KEPT).max(initial=0)), self.window - 1
-            if far != most and (not ahead or far not in (self.window, self.window // 2)):  # counted otherwise
-                words = f"a token sees keys up to a distance of {far}, and should see them up to {most}"
+            if far != most and (not ahead or far not in (self.window, self.window // 2)):  # counted in another way
+                words = f"a token sees keys up to a distance of {far}, but should see them up to {most}"
                 raise _refused("window", words, 1.0)
 
     def predict(self, model: Model, case: Case) -> Array:
@@ -146,7 +144,7 @@ class Attention(Family):
         return np.stack(np.broadcast_arrays(q @ k.swapaxes(-1, -2), bias))
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return how far scores are from a prediction, at the scale that fits best: it is no part of the encoding."""
+        """Return the difference between scores and a prediction at the best scale, which is no part of the encoding."""
         if not np.isfinite(predicted).all():
             return np.full(1, np.inf)
         shown, wanted = self.shown[seen.case], self._scale(seen, predicted) * predicted[0] + predicted[1]
@@ -162,31 +160,31 @@ class Attention(Family):
         return float((x * y).sum() / max((x * x).sum(), 1e-30))
 
     def visible(self, value: Array, case: Case) -> Array:
-        """Return scores without a constant per row, which a softmax does not see."""
+        """Return scores without a constant per row, which a softmax ignores."""
         wanted = self.scale * value[0] + value[1] if value.ndim == 5 else value
         return rowless(wanted, self.shown[case])
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True where the scale of the scores is the one that is asked for; refuse another one."""
+        """Return True if the scores have the declared scale; refuse another one."""
         if abs(self._scale(seen, predicted) / self.scale - 1) > 1e-3:
             raise CannotTellError(
                 "the scores have the right shape but another size than q.k / sqrt(head_dim) with this encoding: a gain "
-                "and another softmax scale look alike here"
+                "and another softmax scale cannot be distinguished here"
             )
         return True
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Refuse an encoding that is not known."""
+        """Refuse an unknown encoding."""
         if self.encoding not in (*ROTATIONS, "alibi"):
             known = ", ".join((*ROTATIONS, "alibi"))
             raise CannotTellError(
-                f"scores of the encoding that the specification names ({self.encoding!r}) are not known here; "
-                f"known are {known}"
+                f"posenc cannot predict the scores of the declared encoding ({self.encoding!r}) here; "
+                f"it can predict {known}"
             )
         self.first = seen[0]
 
     def free(self) -> Iterator[Choice]:
-        """Yield what weights cannot see, and what the specification leaves free."""
+        """Yield what weights do not show, and what the specification leaves open."""
         if self.rotation is not None:
             yield from self.rotation.free()
         elif self.spec.get("order") == "any":
@@ -196,7 +194,7 @@ class Attention(Family):
             yield Choice({"slopes": np.sort(_slopes("authors", self.heads))[fall.argsort().argsort()]})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the faults of the encoding, and wrong positions of any."""
+        """Yield the faults of the encoding, and wrong positions of any encoding."""
         if self.sink:
             yield Fault("attention.weights", {"sums": False})
         yield Fault(f"{self.encoding}.not_applied" if self.rotation else "alibi.no_effect", {"moved": ("nowhere", 0)})
@@ -213,7 +211,7 @@ class Attention(Family):
         yield from self.rotation.faults()
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the key of a query whose score, less that of the token itself, is farthest from what is right."""
+        """Return the key of a query whose score, relative to that of the token itself, has the largest error."""
         at, want = seen.case.args[0], self.scale * predicted[0] + predicted[1]
         less = [t - np.diagonal(t, axis1=-2, axis2=-1)[..., None] for t in (seen.value, want)]
         apart = np.nan_to_num(np.abs(less[0] - less[1]))
@@ -221,16 +219,16 @@ class Attention(Family):
         if not apart[b, h, i, j]:
             return {}
         found, expected = (float(t[b, h, i, j]) for t in less)
-        scores = f"of the key at {at[j]} less that of the token itself at {at[i]}, head {h}"
+        scores = f"of the key at {at[j]} relative to the token itself at {at[i]}, head {h}"
         return {"scores": scores, "positions": [at[i], at[j]], "found": found, "expected": expected}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what scores up to a constant do not show."""
+        """Return the properties that scores up to a constant do not show."""
         if not seen:
             return []
-        found = ["how large the sink of each head is: positions are judged by ratios of weights"] if self.sink else []
+        found = ["the size of each head's sink: positions are judged by ratios of weights"] if self.sink else []
         if self.window >= LONGEST:
-            found.append(f"a window of {self.window}: calls of at most {LONGEST} tokens were looked at")
+            found.append(f"a window of {self.window}: calls had at most {LONGEST} tokens")
         farthest = max(s.case.args[0][-1] for s in seen)
         return [*found, f"positions beyond {farthest}", "gradients, and dtypes other than float32"]
 
@@ -243,7 +241,7 @@ def _refused(code: str, message: str, evidence: float) -> SubjectError:
 
 
 def _slopes(slopes: Any, heads: int) -> Array:
-    """Return ALiBi's slopes: numbers, or those of a definition, read off its bias at distance 1."""
+    """Return ALiBi's slopes: given numbers, or those of a definition, from its bias at distance 1."""
     if not isinstance(slopes, str):
         return np.asarray(slopes)
     alibi = definitions.find("alibi")
@@ -260,7 +258,7 @@ def _of_sink(scores: Array, wanted: Array, shown: NDArray[np.bool_]) -> Array:
 
 
 def _weights(subject: Any, q: Tensor, k: Tensor, positions: Sequence[int]) -> Array:
-    """Return the weights (batch, heads, n, n), which are outputs for unit vectors as values."""
+    """Return the weights (batch, heads, n, n), which are the outputs for unit vectors as values."""
     columns, p = [], torch.tensor(positions)
     what = f"attention(q, k, v of {tuple(q.shape)}, positions of ({len(p)},))"
     for unit in torch.eye(len(p)).split(q.shape[-1], 1):
@@ -270,7 +268,7 @@ def _weights(subject: Any, q: Tensor, k: Tensor, positions: Sequence[int]) -> Ar
         except SubjectError as error:
             if error.cause.code != "subject.raises":
                 raise
-            out = guard.call(subject, q, k, v, p.expand(len(q), -1), what=what)  # of each row of the batch
+            out = guard.call(subject, q, k, v, p.expand(len(q), -1), what=what)  # one row for each row of the batch
         out = guard.shaped(out[0] if isinstance(out, tuple) and out else out, tuple(v.shape), what)
         columns.append(out[..., : unit.shape[1]])
     return torch.cat(columns, -1).double().numpy()

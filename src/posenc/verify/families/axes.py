@@ -1,4 +1,4 @@
-"""Rotations over several axes: which coordinate each pair of dimensions reads, and how fast it rotates."""
+"""Rotations over several axes: which coordinate each pair of dimensions follows, and how fast it rotates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +14,10 @@ from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import BASES
 from posenc.verify.engine.records import Array, Model
 
-CLOSE = 1e-4  # of a frequency or an angle, as a share or in radians
+CLOSE = 1e-4  # tolerance of a frequency (relative) or an angle (radians)
 AXES = ("time", "height", "width")
-FAR = 1 << 15  # where slow pairs have rotated as well
-# (time, height, width): each axis by itself, then mixed, far, and where half precision has no number
+FAR = 1 << 15  # far enough that slow pairs rotate as well
+# (time, height, width): each axis by itself, then mixed, far, and numbers that half precision cannot represent
 IDS = (
     *((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2, 5, 3), (3, 1, 4)),
     *((FAR, 0, 0), (0, FAR, 0), (0, 0, FAR), (257, 0, 0), (0, 515, 0), (0, 0, 1031), (4097, 2051, 8203)),
@@ -25,7 +25,7 @@ IDS = (
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
-    """Return the family of a convention on several axes."""
+    """Return the family of a convention with several axes."""
     from posenc.verify.families import pictures
 
     if convention == "mrope_fn":
@@ -36,7 +36,7 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
 class Angles(Family):
     """A table of angles: pair i of n has the angle coordinate[axes[i]] * freq[i]."""
 
-    word: str  # the first one of the codes
+    word: str  # the first word of the finding codes
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -61,28 +61,28 @@ class Angles(Family):
         return np.asarray(model["sign"] * where[:, axes] * freq)
 
     def visible(self, value: Array, case: Case) -> Array:
-        """Return angles less those of the first token: a constant added to all positions changes no score."""
+        """Return angles minus those of the first token: a constant added to all positions changes no score."""
         return np.asarray(value - value[0])
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the difference of angles, of which whole turns are none."""
+        """Return the difference of angles modulo 2 pi."""
         difference = self.visible(seen.value - predicted, seen.case)
-        return super().off(replace(seen, value=seen.value - difference + turned(difference)), predicted, model)
+        return super().off(replace(seen, value=seen.value - difference + wrapped(difference)), predicted, model)
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return what an angle may be off: slow pairs count as much as fast ones."""
+        """Return the tolerance of each angle: slow pairs count as much as fast ones."""
         return CLOSE * (0.01 + np.abs(self.visible(predicted, seen.case)))
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return whether the first token's angles agree as well."""
-        return bool(np.abs(turned(seen.value[0] - predicted[0])).max() < 1e-3)
+        """Return whether the first token's angles agree too."""
+        return bool(np.abs(wrapped(seen.value[0] - predicted[0])).max() < 1e-3)
 
     def unlike(self, seen: Sequence[Seen]) -> str:
-        """Return what differs where scores are the same."""
-        return "a constant is added to the positions of all tokens, which no score sees"
+        """Return the difference that scores do not show."""
+        return "a constant is added to the positions of all tokens, which does not change scores"
 
     def free(self) -> Iterator[Choice]:
-        """Yield the other direction of rotation, which no score sees."""
+        """Yield the opposite direction of rotation, which does not change scores."""
         yield Choice({"sign": -1.0})
 
     def faults(self) -> Iterator[Fault]:
@@ -90,12 +90,12 @@ class Angles(Family):
         yield from precision.faults(self.word, ("positions",))
         for base in (base for base in BASES if base != self.base):
             yield Fault(f"{self.word}.config.theta_not_read", {"base": base}, {"base": base, "asked": self.base})
-        powers = {0.5: "count over twice as many pairs", 2: "count over half of the pairs", -1: "rise, and should fall"}
+        powers = {0.5: "count over twice as many pairs", 2: "count over half of the pairs", -1: "rise, but should fall"}
         for power, how in powers.items():
             yield Fault(f"{self.word}.frequency.exponents", {"base": self.base**power}, {"how": how})
 
     def other_speeds(self, code: str, freq: Array, **words: str) -> Fault:
-        """Return the fault of pairs at other speeds, which names the one that is off most."""
+        """Return the fault of pairs at the wrong speeds, which names the one with the largest error."""
         right = self.layout(self.truth)[1]
         pair = int(np.abs(freq / right - 1).argmax())
         values = {"pair": pair, "frequency": float(freq[pair]), "wanted": float(right[pair]), **words}
@@ -118,11 +118,11 @@ class MRope(Angles):
         given = spec.get("config") or {}
         own = spec.get("scaling") or given.get("rope_parameters") or given.get("rope_scaling") or {}
         if (said := own.get("rope_type", own.get("type", "default"))) not in ("default", "mrope"):
-            raise ValueError(f"verify: mrope_fn judges unscaled angles only; got scaling {said!r:.40}. Leave it out.")
+            raise ValueError(f"verify: mrope_fn checks only unscaled angles; got scaling {said!r:.40}. Remove it.")
         self.base = float(spec.get("base") or own.get("rope_theta") or given.get("rope_theta") or self.base)
         self.section = list(spec.get("section") or own.get("mrope_section") or ())
         if len(self.section) != 3 or sum(self.section) != self.n:
-            raise ValueError(f"verify: mrope needs section, three counts of all {self.n} pairs; got {self.section}.")
+            raise ValueError(f"verify: mrope needs section, three counts with sum {self.n}; got {self.section}.")
         self.interleaved = bool(spec.get("interleaved", own.get("mrope_interleaved", False)))
         self.definition = "mrope interleaved" if self.interleaved else "mrope"
         self.axes = sections(self.section, self.interleaved)
@@ -134,7 +134,7 @@ class MRope(Angles):
         return model["axes"], freq
 
     def cases(self) -> Iterator[Case]:
-        """Yield ids as far as is asked, or as far as the call goes, which may have its end."""
+        """Yield position ids as far as the specification or the call itself allows."""
         end, asked = self.spec.get("max_positions"), None
         for limit in (end,) if end else (64, 512, 4096, FAR + 1):
             ids = np.array([axes for axes in IDS if max(axes) < limit], dtype=np.float64)
@@ -150,9 +150,9 @@ class MRope(Angles):
         return Seen(case, found.detach().double().numpy())
 
     def faults(self) -> Iterator[Fault]:
-        """Yield pairs that follow other axes, and frequencies that start again at 1 with each axis."""
+        """Yield pairs that follow the wrong axes, and frequencies that start again at 1 with each axis."""
         n, section, other = self.n, self.section, sections(self.section, not self.interleaved)
-        ways = [("interleaved_where_blocked", other, "axes alternate, where sections should be blocks")]
+        ways = [("interleaved_where_blocked", other, "axes alternate, but sections should be blocks")]
         doubled = np.repeat(range(3), [2 * s for s in section])[:n]
         ways += [("section_scale", doubled, "sections count dimensions, not pairs")]
         if self.interleaved:
@@ -174,17 +174,17 @@ class MRope(Angles):
         yield from super().faults()
 
     def _follow(self, code: str, axes: Any, words: str) -> Fault:
-        """Return the fault of pairs that follow other axes, which names the first one."""
+        """Return the fault of pairs that follow the wrong axes, which names the first one."""
         pair = int((axes != self.axes).argmax())
         case = {"pair": pair, "axis": AXES[int(axes[pair])], "wanted": AXES[int(self.axes[pair])]}
         return Fault(f"mrope.{code}", {"axes": axes}, {**case, "words": words}, case)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-        """Return which pair follows another axis, or rotates at another speed where none does."""
-        steps = turned(self.visible(seen[0].value, seen[0].case)[1:4])  # of each pair by a step along each axis
+        """Return the pair that follows the wrong axis, or else the one at the wrong speed."""
+        steps = wrapped(self.visible(seen[0].value, seen[0].case)[1:4])  # of each pair for a step along each axis
         follows = np.abs(steps).argmax(0)
         if (follows != self.axes).any() or ((np.abs(steps) > CLOSE * self.layout(self.truth)[1]).sum(0) != 1).any():
-            return self._follow("mismatch", follows, "axes are given to pairs in no way that is known")
+            return self._follow("mismatch", follows, "pairs are assigned to axes in no known way")
         return self.other_speeds("mismatch", steps[follows, np.arange(self.n)])
 
 
@@ -193,9 +193,9 @@ def sections(section: Sequence[int], interleaved: bool) -> Any:
     if not interleaved:
         return np.repeat(np.arange(3), section)
     i = np.arange(sum(section))
-    return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)  # height and width end at 3 * section, time goes on
+    return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)  # height and width end at 3 * section, time continues
 
 
-def turned(angle: Array) -> Array:
-    """Return angles without whole turns, between -pi and pi."""
+def wrapped(angle: Array) -> Array:
+    """Return angles modulo 2 pi, between -pi and pi."""
     return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)

@@ -1,4 +1,4 @@
-"""ALiBi as slopes, `bias(heads, q_len, k_len)` or a score_mod: -slope * distance, by the authors or by Falcon."""
+"""ALiBi as slopes, `bias(heads, q_len, kv_len)` or a score_mod: -slope * distance, by the authors or by Falcon."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -25,18 +25,18 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
         if spec.get("variant") == "learned":
             raise CannotTellError("learned slopes have no right values")
         return Slopes(convention, {**spec, "causal": True, "bidirectional": None, "window": None})
-    if encoding in ("swin", "swin_bias"):  # whose window is a piece of an image
+    if encoding in ("swin", "swin_bias"):  # its window is a part of an image
         return tables.Window(convention, spec)
     if encoding not in (None, "alibi", "t5", "relative_bias", *versions.BIASES):
         raise CannotTellError(f"{convention} has no check for encoding {encoding!r}")
     made = (tables.Line if encoding in ("t5", "relative_bias") else Alibi)(convention, spec)
     if made.window == 1:
-        raise CannotTellError("a window of 1 leaves each query its own key only: no bias can be seen")
+        raise CannotTellError("with a window of 1 each query sees only its own key: the bias has no effect")
     return made
 
 
 class Alibi(Biases):
-    """ALiBi, up to a constant in each row, which no softmax sees."""
+    """ALiBi, up to a constant in each row, which a softmax ignores."""
 
     word, mismatch = "alibi", "alibi.mismatch"
 
@@ -44,25 +44,25 @@ class Alibi(Biases):
         super().__init__(convention, spec)
         self.truth = {**slopes.truth(spec), "mask": self.masks()[0]}
         self.definition = slopes.definition(self.truth)
-        self.found: dict[int, Array] = {}  # the slopes that were read off, by the number of heads
+        self.found: dict[int, Array] = {}  # the measured slopes, by the number of heads
 
     def cases(self) -> Iterator[Case]:
-        """Yield squares, calls with a cache, calls after others, and a long row."""
+        """Yield squares, calls with a cache, calls after other calls, and a long row."""
         numbers = [self.heads] if self.heads or self.score_mod else NUMBERS
         n = numbers[0]
         if self.score_mod:
             yield Case("score", (n, 5, 5))
         elif n > 3:
-            yield Case("near", (n, n, n), optional=True)  # slopes along another axis fit in this one only
+            yield Case("near", (n, n, n), optional=True)  # slopes along another axis fit only here
         yield from (Case("near", (n, size, size)) for size in (7, 11, 4))
-        for at, m in enumerate(numbers[1:], 12):  # sizes that no other number of heads was asked for
+        for at, m in enumerate(numbers[1:], 12):  # sizes that no other number of heads used
             yield Case("near" if slopes.is_power(m) else "rest", (m, at, at))
         yield from self.steps(n)
         if not self.score_mod:
             yield Case("again", (n, 9, 9, 2 * n, 9, 9))
             if not self.heads:
                 yield Case("again", (2 * n, 10, 10, n, 10, 10))
-        # the longest row that can be asked for, as a table may end before; a window twice as wide must be seen to end
+        # the longest possible row, since a table may end before; twice the window, to see where it ends
         usual, beyond = int(min(2200, (1.2e7 / max(n, 1)) ** 0.5)), min(2 * (self.window or 0) + 8, LONGEST)
         case = None
         for k_len in sorted({FAR, 520, usual, max(usual, beyond)}) if self.causal else (FAR, 300):
@@ -73,7 +73,7 @@ class Alibi(Biases):
             yield Case("cached", (n, 1, PAST_INT16), optional=True)
 
     def count(self, subject: Any) -> int:
-        """Return how many heads a score_mod is for, by the most that it takes and by its slopes."""
+        """Return how many heads a score_mod has, from the largest index that works and from its slopes."""
         n = super().count(subject)
         if n < 64:
             return n
@@ -81,25 +81,25 @@ class Alibi(Biases):
         for m in range(1, n + 1):
             if slopes.alike(s[:m], self.steps_of(self.truth, m)):
                 return m
-        raise CannotTellError("the number of heads is not said, and the slopes fit no number of them; say heads")
+        raise CannotTellError("the number of heads is not declared, and the slopes fit no number; declare heads")
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Read the slopes off; learned ones are right as they are."""
+        """Measure the slopes; learned ones are right as they are."""
         near = [s for s in reversed(seen) if s.case.kind in ("near", "rest") and s.case.args[1] < FAR]
         read = {s.case.args[0]: _slopes(s.value) for s in near}
         telling = sorted(read, key=lambda n: n < 3 or not slopes.is_power(n))
         self.found = {n: read[n] for n in telling if len(read[n]) and np.isfinite(read[n]).all()}
         if self.spec.get("variant") == "learned" and self.found:
             if not any(s.any() for s in self.found.values()):
-                raise CannotTellError("all learned slopes are 0: no bias can be seen")
+                raise CannotTellError("all learned slopes are 0: the bias has no effect")
             self.truth = {**self.truth, "given": {n: np.abs(s) for n, s in self.found.items()}}
 
     def steps_of(self, model: Model, n: int) -> Array:
-        """Return what is read off a bias of n heads with a model's parameters."""
+        """Return the slopes of n heads with a model's parameters."""
         return _slopes(self.predict(model, Case("near", (n, 2, 2))))
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return a bias with a model's parameters."""
+        """Return the bias with a model's parameters."""
         n, q_len, k_len = size = case.args[:3]
         if model["flat"] and model["flat"](q_len, k_len):
             return np.zeros(size)
@@ -112,31 +112,31 @@ class Alibi(Biases):
         return -slope * np.where(d < 0, -model["ahead"] * d, d)
 
     def visible(self, value: Array, case: Case) -> Array:
-        """Return a bias compared with that of the query's own key."""
+        """Return the bias relative to that of the query's own key."""
         with np.errstate(invalid="ignore"):
             return value - _own(value)
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
-        """Return the rounding of both numbers that are subtracted; slopes that were read off are rough."""
+        """Return the rounding error of the two numbers that are subtracted; measured slopes are less exact."""
         found = np.abs(seen.value) + np.abs(_own(seen.value)) + np.abs(predicted)
         rough: Array = 4 * seen.eps * found + 1e-6 + 2e-5 * bool(model["given"]) * np.abs(predicted)
         return rough
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return whether the numbers are the same too, where keys are seen."""
+        """Return whether the numbers of visible keys agree too."""
         if seen.case.args[2] >= FAR or self.convention == "slopes_fn":
             return True
         off = np.where(gone(seen), 0.0, np.abs(seen.value - predicted)) <= self.slack(seen, predicted, self.truth)
         return bool(off[:, self.truth["mask"].sees(distance(seen.case.args[:3]))].all())
 
     def unlike(self, seen: Sequence[Seen]) -> str:
-        """Return what is different where scores are the same."""
-        return "each row has a constant added, which a softmax over the row takes away"
+        """Return the difference that scores do not show."""
+        return "a constant is added to each row, which a softmax over the row cancels"
 
     def free(self) -> Iterator[Choice]:
         """Yield what the specification leaves open: the heads' order, the keys ahead, a window on both sides."""
         if self.spec.get("order") == "any" and (same := self.reordered()):
-            words = "the heads have ALiBi's slopes in another order, which the specification leaves free"
+            words = "the heads have ALiBi's slopes in another order, which the specification allows"
             yield Choice({"given": same}, words)
         for mask in (mask for mask in self.masks() if not mask.causal):
             for ahead in (1.0, 0.0) if self.spec.get("variant") not in ("symmetric", "one-sided") else (1.0,):
@@ -145,13 +145,13 @@ class Alibi(Biases):
     faults = slopes.faults
 
     def reordered(self) -> dict[int, Array]:
-        """Return the right slopes in the order of those that were read off, if these are no others; else nothing."""
+        """Return the right slopes in the order of the measured ones, if they are only permuted; else an empty dict."""
         wants = {n: np.sort(slopes.slopes_of(self.truth, n)) for n in self.found}
         same = all(slopes.alike(np.sort(s), wants[n]) for n, s in self.found.items())
         return {n: wants[n][s.argsort().argsort()] for n, s in self.found.items()} if same else {}
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
-        """Return a memory of other calls, a bias over the queries only, or slopes for powers of two only."""
+        """Return state of other calls, a bias over the queries only, or slopes for powers of two only."""
         plain = {"message": "", "fix": ""}
         if case.kind == "cached" and cause.code == "subject.shape":
             return Fault("alibi.kv_cache.bias_zero", {}, {**plain, "words": cause.message})
@@ -161,20 +161,20 @@ class Alibi(Biases):
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return the slopes by the number of heads."""
-        self.definition = slopes.definition(model)  # one of those that are right
+        self.definition = slopes.definition(model)  # one of the right ones
         return {"slopes": {str(n): s.tolist() for n, s in self.found.items()}}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at."""
+        """Return the parts that were not judged."""
         longest = max((s.case.args[2] for s in seen), default=2)
         return [*super().not_judged(seen), *([f"distances from {longest:,} on"] if longest > 2 else [])]
 
 
 class Slopes(Alibi):
-    """`slopes(n_heads)` for one number of heads, or for many: a bias of two tokens is made of them."""
+    """`slopes(n_heads)` for one number of heads or for many, judged as a bias of two tokens."""
 
     def cases(self) -> Iterator[Case]:
-        """Yield powers of two, other numbers of heads, and some again after others."""
+        """Yield powers of two, other numbers of heads, and some of them again after others."""
         for n in [self.heads] if self.heads else [4, 8, 16, 32, 2, 1, 3, 5, 6, 12, 20, 40]:
             kind = "near" if self.heads or (slopes.is_power(n) and n > 2) else "rest"
             yield Case(kind, (n, 2, 2), optional=n == 1)
@@ -182,7 +182,7 @@ class Slopes(Alibi):
             yield Case("again", (n, 2, 2, 2 * n, 2, 2))
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the slope that is off most."""
+        """Return the slope with the largest error."""
         case = super().smallest(seen, predicted, off)
         head = {"head": case["head"]} if "head" in case else {}
         return {"n_heads": case["heads"]} | head | {k: -case[k] + 0.0 for k in ("found", "expected") if k in case}
@@ -195,6 +195,6 @@ def _own(value: Array) -> Array:
 
 
 def _slopes(value: Array) -> Array:
-    """Return the slopes of a bias by its second query and the key before, where there are as many queries as keys."""
+    """Return the slopes of a bias from its second query and the key before it, if it is square."""
     with np.errstate(invalid="ignore"):
         return np.asarray(value[:, 1, 1] - value[:, 1, 0])

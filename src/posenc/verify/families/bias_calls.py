@@ -1,4 +1,4 @@
-"""Ask biases and score_mods, however they are written, and find what they hide: what all families of biases share."""
+"""Call biases and score_mods, however they are written, and find the keys that they hide: shared by all biases."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ from posenc.verify.report import Cause
 
 Size = tuple[int, int, int]  # heads, queries, keys: the queries are the last of the keys' positions
 SCORE = -2.5
-ONE_BY_ONE = 20_000  # places that are asked one at a time where code cannot be mapped over them
+ONE_BY_ONE = 20_000  # the most entries computed one at a time, for code that vmap cannot map
 NUMBERS = (64, 40, 32, 24, 20, 16, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1)
 Places = NDArray[np.bool_]
-HIDDEN = -9000.0  # what is below hides a key: -10000 was BERT's way to say -inf
-FAR = 130  # keys, of which the farthest may have a bias as low as that
+HIDDEN = -9000.0  # a lower bias hides a key: BERT used -10000 for -inf
+FAR = 130  # keys; beyond, an ordinary bias may be as low as that
 LONGEST = 1 << 17  # keys of one query
 
 
@@ -38,9 +38,9 @@ def distance(size: Size) -> Array:
 
 
 def ask(subject: Any, size: Size, convention: str) -> tuple[Array, float]:
-    """Return the bias and the rounding of its numbers."""
+    """Return the bias, and the rounding error of its numbers."""
     found = {"slopes_fn": _slopes, "bias_fn": _bias, "score_mod": _scores}[convention](subject, size)
-    what = "complex numbers" if found.is_complex() else "+inf, with which a softmax is NaN; hide keys by -inf"
+    what = "complex numbers" if found.is_complex() else "+inf, which makes a softmax NaN; hide keys by -inf"
     if found.is_complex() or (found == torch.inf).any():
         call = "bias({}, {}, {})".format(*size)
         raise SubjectError(Cause("subject.not_finite", f"{call} returns {what}", 1.0, {"call": call}))
@@ -49,17 +49,17 @@ def ask(subject: Any, size: Size, convention: str) -> tuple[Array, float]:
 
 
 def count(subject: Any, tokens: int, convention: str, usual: tuple[int, ...]) -> int:
-    """Return the first number of heads that a subject can be called for, of usual ones and then the largest."""
+    """Return the first number of heads with which a call works: usual ones first, then the largest."""
     for n in (*usual, *NUMBERS):
         with suppress(SubjectError):
             ask(subject, (n, tokens, tokens), convention)
             return n
-    ask(subject, (1, tokens, tokens), convention)  # which raises
+    ask(subject, (1, tokens, tokens), convention)  # this raises the error
     return 1
 
 
 def _slopes(subject: Any, size: Size) -> Tensor:
-    """Return a bias of slopes, which are any kind of list."""
+    """Return a bias of two tokens from slopes, which may be any kind of list."""
     n, what = size[0], f"slopes({size[0]})"
     found = invoke(subject, n, what=what)
     try:
@@ -85,7 +85,7 @@ def _bias(subject: Any, size: Size) -> Tensor:
 
 
 def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
-    """Return what a score_mod makes of one score in all places."""
+    """Return the result of a score_mod for one score in all places."""
     n, q_len, k_len = size
     places = (torch.arange(n), torch.arange(k_len - q_len, k_len), torch.arange(k_len))
     at = torch.tensor(score), torch.tensor(0)
@@ -104,24 +104,24 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
     except SubjectError as error:
         if error.cause.code != "subject.raises" or n * q_len * k_len > ONE_BY_ONE:
             raise
-        # plain Python such as `if kv_idx > q_idx` is right too, a number at a time
+        # plain Python such as `if kv_idx > q_idx` is right too, one number at a time
         found = guard.call(one_by_one, *at, *places, what=what)
     return guard.shaped(found, size, what).detach()
 
 
 def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:
-    """Raise an error where a score_mod does not return the score plus what it returns of 0."""
+    """Raise an error if a score_mod does not return the score plus its result for a score of 0."""
     found = _scores(subject, size, SCORE).double().numpy()
     kept = (zero > -1e30) & np.isfinite(found)
     back = found[kept] - zero[kept]
     off = np.abs(back - SCORE) / (1 + np.abs(zero[kept]).max(initial=0.0))
     if (off > 1e-4).any():
-        words = f"a score of {SCORE:g} comes back as {back[off.argmax()]:.5g} next to the bias"
+        words = f"a score of {SCORE:g} is returned as {back[off.argmax()]:.5g} after the bias is subtracted"
         raise SubjectError(Cause(code, words, float(off.max()), {"score": SCORE}))
 
 
 def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:
-    """Call a subject, by keywords where it takes nothing else."""
+    """Call a subject, by keyword if it takes no positional arguments."""
     names: list[str] = []
     with suppress(TypeError, ValueError):
         taken = inspect.signature(subject).parameters.values()
@@ -138,12 +138,12 @@ class Mask:
     reach: float = np.inf
 
     def sees(self, d: Array) -> Places:
-        """Return which of some values of query - key are seen."""
+        """Return which values of query - key are visible."""
         seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= self.reach)
         return seen
 
     def wrong(self, d: Array, gone: Places, hides: frozenset[str] = frozenset()) -> Places:
-        """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
+        """Return the places that a bias hides but should not, or shows although it hides others of their kind."""
         see, ahead = self.sees(d), (d < 0) & self.causal
         found: Places = gone & see
         for where, alike in (("ahead", ahead), ("beyond", ~ahead & ~see)):
@@ -152,12 +152,12 @@ class Mask:
 
 
 class Biases(Family):
-    """The questions to one subject, up to what a family says of their answers."""
+    """The questions to one subject; a family adds how to judge the answers."""
 
-    word: str  # the first of its codes
-    state = "alibi.mask_cached_on_class"  # the code of a memory of other calls
-    usual: tuple[int, ...] = ()  # numbers of heads to try first where it is not said
-    both = False  # whether a query sees both sides where the specification is silent
+    word: str  # the first word of its finding codes
+    state = "alibi.mask_cached_on_class"  # the finding code for state of other calls
+    usual: tuple[int, ...] = ()  # numbers of heads to try first if none is declared
+    both = False  # whether a query sees both sides if the specification declares no side
     pairs = 24
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
@@ -165,19 +165,19 @@ class Biases(Family):
         self.score_mod = convention == "score_mod"
         self.heads = int(spec.get("heads") or 0)
         both = spec.get("bidirectional", None if spec.get("causal") is None else not spec["causal"])
-        self.open = both is None  # which sides a query sees
+        self.open = both is None  # whether the sides are left open
         self.causal = not (self.both if self.open else both)
-        self.window: Any = spec.get("window")  # how many keys a query sees on a side, its own included
+        self.window: Any = spec.get("window")  # how many keys a query sees on one side, including its own
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             said = f"{self.window!r:.60}. Give one number, as 64."
-            raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
-        self.hides: frozenset[str] = frozenset()  # where a call hides keys, and so all must
-        self.lowest = 0.0  # the least bias of a step
+            raise ValueError(f"verify: window must be the number of keys that a query sees; got {said}")
+        self.hides: frozenset[str] = frozenset()  # where one call hides keys, so that all must
+        self.lowest = 0.0  # the lowest bias of a decode step
         right = "near cached" if self.causal and convention != "slopes_fn" else "near"
         self.kinds = (kind(self.state, "again", right),)
 
     def masks(self) -> list[Mask]:
-        """Return which keys a query may see, the likeliest first; a window on both sides is counted in three ways."""
+        """Return masks of visible keys, the likeliest first; a window on both sides is counted in three ways."""
         sides = [np.inf] if self.window is None else [self.window - 1, self.window, self.window // 2]
         one = [Mask(True, sides[0])] if self.causal or self.open else []
         both = [Mask(False, side) for side in sides if not self.causal or (self.open and self.window)]
@@ -199,7 +199,7 @@ class Biases(Family):
             self.heads = self.heads or self.count(one)
             case = replace(case, args=(self.heads, *case.args[1:]))
         size, before = case.args[:3], case.args[3:]
-        with suppress(SubjectError):  # an object for so many heads may refuse others, so that it is another one
+        with suppress(SubjectError):  # an object for a fixed number of heads may refuse others
             if before:
                 ask(fresh(subject) if self.heads and before[0] != size[0] else one, before, self.convention)
         try:
@@ -219,24 +219,24 @@ class Biases(Family):
         return seen
 
     def count(self, subject: Any) -> int:
-        """Return for how many heads a subject is, where it is not said."""
+        """Return the number of heads of a subject if none is declared."""
         return count(subject, 5, self.convention, self.usual)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the difference of each key that is seen; a key that is hidden otherwise is wrong by all."""
+        """Return the difference for each visible key; a key that is wrongly hidden or shown counts as fully wrong."""
         d, mask = distance(seen.case.args[:3]), model["mask"]
         if (wrong := mask.wrong(d, gone(seen), self.hides)).any():
             return np.where(wrong, np.inf, 0.0)
         return np.where(mask.sees(d), super().off(seen, predicted, model), 0.0)
 
     def windows(self) -> Iterator[Fault]:
-        """Yield windows of one key more or less."""
+        """Yield windows with one key more or less."""
         for mask, by in product(self.masks() if self.window else (), (1, -1)):
             values = {"sees": self.window + by, "window": self.window}
             yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=mask.reach + by)}, values)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-        """Return what is wrong with the keys that a bias hides, if anything is."""
+        """Return what is wrong with the keys that a bias hides, if anything."""
         hidden, d = gone(wrong[0]), distance(wrong[0].case.args[:3])
         for h, i, j in np.argwhere(model["mask"].wrong(d, hidden, self.hides))[:1]:
             ahead = model["mask"].causal and d[i, j] < 0
@@ -245,17 +245,17 @@ class Biases(Family):
         return super().unknown(seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return a memory of other calls in place of a fault of the bias: it spoils what comes after it."""
+        """Return state of other calls in place of a fault of the bias, since it affects all later calls."""
         first = {s.case.args[:3]: s.value for s in reversed(seen)}
         again = [s for s in seen if s.case.kind == "again"]
         return fault if all(np.array_equal(s.value, first[s.case.args[:3]]) for s in again) else Fault(self.state)
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
-        """Return a memory of other calls."""
+        """Return state of other calls."""
         return Fault(self.state, {}, {"message": "", "fix": ""}) if case.kind == "again" else None
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the place that is off most, as scores see it."""
+        """Return the entry with the largest error, as scores see it."""
         case = dict(zip(("heads", "q_len", "k_len"), seen.case.args, strict=False))
         if not off.shape == predicted.shape == seen.value.shape:
             return case
@@ -267,9 +267,9 @@ class Biases(Family):
         return {**case, **dict(zip(names, (*map(int, at), *found), strict=True))}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return a window that no call of the bias shows: another mask may hide these keys."""
+        """Return a window that no call of the bias shows: a separate mask may hide these keys."""
         beyond = [gone(s) & (distance(s.case.args[:3]) >= (self.window or np.inf)) for s in seen]
-        left = f"the window of {self.window} keys: the bias hides none by it, so that another mask must"
+        left = f"the window of {self.window} keys: the bias does not apply it, so a separate mask must"
         return [left] if self.window and beyond and not any(map(np.any, beyond)) else []
 
 

@@ -16,8 +16,8 @@ from posenc.verify.engine.records import Array, Model
 from posenc.verify.report import Cause
 
 FEW = (-3, 0, 5, 1)
-TOPS = (1 << 40, 1500, 500, 120)  # a table of buckets may end, so that the farthest distances cannot be asked
-LASTS = {  # where far distances end by mistake
+TOPS = (1 << 40, 1500, 500, 120)  # a table of buckets may end before the farthest distances
+LASTS = {  # wrong ends of far distances
     "none": "run on past the last bucket of their side",
     "side": "stop one bucket too high",
     "all - 1": "stop at the last of all buckets, not of their side",
@@ -25,23 +25,23 @@ LASTS = {  # where far distances end by mistake
 
 
 def _shares(d: Array, exact: int, side: int, top: int) -> Mapping[str, Array]:
-    """Return how many buckets beyond the exact ones a distance is, before it is cut down, by what is wrong."""
+    """Return how many buckets beyond the exact ones a distance is, before rounding down, for each wrong rule."""
     rest, span = side - exact, math.log(top / exact) if top > exact else 1e-3
     ratio = np.log(d / exact)
     right = ratio / span * rest
     return {
         "": right,
-        "the logarithm is spread over all buckets of a side, not over those beyond the exact ones": ratio / span * side,
-        "it uses log(|d|) in place of log(|d| / exact)": np.log(d) / span * rest,
-        "it uses log(max_distance) in place of log(max_distance / exact)": ratio / math.log(top) * rest,
+        "the logarithm is spread over all buckets of a side, not only over the inexact ones": ratio / span * side,
+        "it uses log(|d|) instead of log(|d| / exact)": np.log(d) / span * rest,
+        "it uses log(max_distance) instead of log(max_distance / exact)": ratio / math.log(top) * rest,
         "it uses log(|d|) / log(max_distance), neither divided by exact": np.log(d) / math.log(top) * rest,
-        "it uses log(1 + |d| / exact) in place of log(|d| / exact)": np.log1p(d / exact) / span * rest,
+        "it uses log(1 + |d| / exact) instead of log(|d| / exact)": np.log1p(d / exact) / span * rest,
         "log2 is divided by a natural logarithm": right / math.log(2),
         "a natural logarithm is divided by log2": right * math.log(2),
         "the number of exact buckets is not added to the logarithm's share": right - exact,
         "distances beyond the exact ones are spread evenly": (d - exact) / max(top - exact, 1) * rest,
-        "it is rounded, not cut down": right + 0.5,
-        "it is rounded up, not cut down": right + 1,
+        "it is rounded to the nearest number, not down": right + 0.5,
+        "it is rounded up, not down": right + 1,
     }
 
 
@@ -64,9 +64,9 @@ class T5(Family):
             "n_buckets": self.n_buckets,
             "max_distance": self.max_distance,
             "bidirectional": True if both is None else bool(both),
-            "sign": -1.0,  # of key - query: distances count to keys behind
-            "halves": 2,  # n_buckets over this is a side
-            "ahead": 0.5,  # where buckets of keys ahead begin, of all
+            "sign": -1.0,  # of key - query: distances are positive for keys behind
+            "halves": 2,  # n_buckets divided by this is one side
+            "ahead": 0.5,  # where buckets of keys ahead start, as a share of all
             "exact": 0.5,  # the share of a side with a bucket for each distance
             "last": "side - 1",  # where far distances stop
             "shift": 0,  # added to key - query
@@ -74,19 +74,19 @@ class T5(Family):
             "formula": "",
             "hidden": False,  # keys ahead are not compared
         }
-        exact = self.n_buckets // (4 if both else 2)  # of a decoder where it is not said
+        exact = self.n_buckets // (4 if both else 2)  # a decoder's if no side is declared
         if self.n_buckets < (2 if both is False else 4):
             raise ValueError(f"verify: num_buckets must be 2 or more for a side; got {self.n_buckets} in all.")
         if self.max_distance <= exact:
-            open_ = f"max_distance {self.max_distance} lies within the {exact} buckets of one distance each"
-            raise CannotTellError(f"{open_}, where T5's logarithm has no sense and codes differ")
-        dense = np.arange(1, min(int(2.3 * self.max_distance), 700) + 1)  # all near ones, and far ones ever wider apart
+            open_ = f"max_distance {self.max_distance} is within the {exact} buckets of one distance each"
+            raise CannotTellError(f"{open_}, where T5's logarithm is undefined and implementations differ")
+        dense = np.arange(1, min(int(2.3 * self.max_distance), 700) + 1)  # all near ones, then growing gaps
         far = [int(self.max_distance * f) for f in (0.5, 0.7, 0.9, 0.99, 1, 1.01, 1.5, 2, 3, 8, 10, 100, 1000)]
         side = np.unique(np.maximum(np.concatenate([dense, [d + o for d in far for o in (-1, 0, 1)]]), 1))
         self.rel = np.concatenate([-side[::-1], [0], side]).astype(np.float64)
 
     def cases(self) -> Iterator[Case]:
-        """Yield all distances in both orders, as far as the subject goes, and a few alone."""
+        """Yield all distances in both orders, as far as the subject allows, and a few separately."""
         asked: Case | None = None
         for top in reversed(TOPS):
             near = self.rel[np.abs(self.rel) <= top]
@@ -99,13 +99,13 @@ class T5(Family):
         asked = torch.from_numpy(case.args[0].astype(np.int64))
         found = guard.shaped(guard.call(fresh(subject), asked, what=case.words), tuple(asked.shape), case.words)
         if found.is_floating_point() or found.is_complex():
-            message = f"buckets are row numbers of a table, and must be whole; they are {found.dtype}"
+            message = f"buckets are row numbers of a table and must be integers; got {found.dtype}"
             cause = Cause(f"{self.definition}.bucket.not_integer", message, 1.0, {"call": case.words})
             raise guard.SubjectError(cause)
         return Seen(case, found.double().numpy(), 0.0)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return rows that change with what else is asked."""
+        """Return rows that depend on the other distances of a call."""
         pairs = {pair for s in seen for pair in zip(s.case.args[0].flat, s.value.flat, strict=True)}
         one = len({rel for rel, _ in pairs}) == len(pairs)
         return None if one else Fault(f"{self.definition}.bucket.not_by_distance")
@@ -115,7 +115,7 @@ class T5(Family):
         return self.rows(model, case.args[0])[0]
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return what rounding explains: edges of the logarithm may be missed by one."""
+        """Return the rounding error: edges of the logarithm may be off by one."""
         return self.rows(model, seen.case.args[0])[1]
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class T5(Family):
         return {name: int(some.flat[at]) for name, some in numbers.items()}
 
     def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
-        """Return the buckets, and how far rounding may put each off."""
+        """Return the buckets, and by how much rounding may change each."""
         d = (rel + model["shift"]) * model["sign"]
         both, n_buckets = model["bidirectional"], model["n_buckets"]
         side = n_buckets // model["halves"] if both else n_buckets
@@ -139,18 +139,18 @@ class T5(Family):
         last = {"side - 1": side - 1, "all - 1": n_buckets - 1, "side": side, "none": 1 << 30}[model["last"]]
         rows = start + np.where(distance < exact, distance, np.minimum(far, last))
         edge = (np.abs(share - np.round(share)) < 1e-5 * max(side, 32)) & (distance >= exact) & (far <= last)
-        middle, hidden = (self.n_buckets - 1) / 2, (rel > 0) & model["hidden"]  # any row of the table
+        middle, hidden = (self.n_buckets - 1) / 2, (rel > 0) & model["hidden"]  # any row of the table is right
         return np.where(hidden, middle, rows), np.where(hidden, middle, np.where(edge, 1.0, 0.5))
 
     def free(self) -> Iterator[Choice]:
-        """Yield the side where the specification is silent, and what a decoder does not see."""
+        """Yield the side if the specification declares none, and what a decoder does not see."""
         if self.open:
             yield Choice({"bidirectional": False})
         if not self.truth["bidirectional"]:
             because = "only keys ahead of the query have other buckets, and a decoder does not see them"
             yield Choice({"hidden": True}, because)
         if self.spec.get("direction") == "any":
-            yield Choice({"sign": 1.0}, "past and future are exchanged, and the spec leaves the direction free")
+            yield Choice({"sign": 1.0}, "past and future are exchanged, which the specification allows")
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong rules, those of public reports first."""
@@ -182,7 +182,7 @@ class T5(Family):
 
 
 class Deberta(T5):
-    """DeBERTa-v2's signed buckets (He et al. 2021), of either sign of the distance and from either first number."""
+    """DeBERTa-v2's signed buckets (He et al. 2021), with either sign of the distance and any first number."""
 
     definition, mismatch = "deberta", "deberta.mismatch"
 
@@ -192,7 +192,7 @@ class Deberta(T5):
         self.truth = {"sign": 1, "start": 0, "clamped": False}
 
     def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
-        """Return the signed buckets, and 1 beyond the exact ones, whose edges a rounded logarithm may miss."""
+        """Return the signed buckets, and 1 beyond the exact ones, where rounding may move the edges."""
         bucket = definitions.scores._deberta_bucket
         plain = np.array([float(bucket(-int(r), self.n_buckets, self.max_distance)) for r in rel.flat])
         rows = model["sign"] * plain.reshape(rel.shape) + model["start"]
@@ -200,12 +200,12 @@ class Deberta(T5):
         return rows, np.where(np.abs(plain.reshape(rel.shape)) > self.n_buckets // 2, 1.0, 0.5)
 
     def free(self) -> Iterator[Choice]:
-        """Yield the other sign and the other first number: how the rows are read decides which is right."""
+        """Yield the other sign and the other first number: which is right depends on how the rows are used."""
         for sign, start, clamped in product((1, -1), (0, self.n_buckets), (False, True)):
             which = "query - key" if sign == 1 else "key - query"
-            because = f"buckets of {which}, counted from {-start}: how the rows are read decides which is right"
+            because = f"buckets of {which}, counted from {-start}: which is right depends on how the rows are used"
             yield Choice({"sign": sign, "start": start, "clamped": clamped}, because)
 
     def faults(self) -> Iterator[Fault]:
-        """Yield nothing: no public report names a fault of these."""
+        """Yield nothing: no public report describes a fault of these."""
         return iter(())

@@ -1,4 +1,4 @@
-"""Builders of M-RoPE positions: how code numbers text, pictures and video on the axes time, row and column."""
+"""Builders of M-RoPE positions: how code numbers text, images and video on the axes time, row and column."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
 
 Part = int | tuple[int, int, int]
-# parts of a sequence with the steps of its pictures
+# parts of a sequence with the steps of its images
 SEQUENCES: tuple[tuple[tuple[Part, ...], tuple[float, ...]], ...] = (
     ((3, (1, 2, 3), 2), (1.0,)),
     ((2, (1, 1, 4), 1, (1, 2, 2), 3), (1.0, 1.0)),
@@ -25,25 +25,25 @@ SEQUENCES: tuple[tuple[tuple[Part, ...], tuple[float, ...]], ...] = (
     ((40_000, (2, 2, 2), 3), (1.0,)),
 )
 AFTER = ("all_axes", "sides")
-FIRST = "all videos have the step of the first"
-STEPS: Mapping[str, Callable[[Array, float, float], Array]] = {  # of (frames, step, beginning of the video)
+FIRST = "all videos use the step of the first"
+STEPS: Mapping[str, Callable[[Array, float, float], Array]] = {  # (frames, step, start of the video) -> time
     "the step is floored before it is multiplied": lambda n, step, begin: n * np.floor(step),
     "the product of frame and step is rounded, not floored": lambda n, step, begin: np.round(_product(n, step)),
-    "frames are counted, whatever the step is": lambda n, step, begin: n,
-    "the beginning is multiplied by the step as well": lambda n, step, begin: np.floor((begin + n) * step) - begin,
+    "frames are counted, and the step is ignored": lambda n, step, begin: n,
+    "the start is multiplied by the step as well": lambda n, step, begin: np.floor((begin + n) * step) - begin,
     "all frames have one time": lambda n, step, begin: 0 * n,
 }
 
 
 def _product(n: Array, step: float) -> Array:
-    """Return what float32 makes of frames times steps."""
+    """Return frames times step in float32."""
     return (n.astype(np.float32) * np.float32(step)).astype(np.float64)
 
 
 class Builder(Family):
-    """Judges positions(segments, time_steps) -> (3, seq_len), whole numbers.
+    """Judge positions(segments, time_steps) -> (3, seq_len), whole numbers.
 
-    Of where the part after a picture begins two definitions exist, both right where nothing is said.
+    There are two definitions of where the part after an image starts; both are right if none is declared.
     """
 
     mismatch = "mrope_positions.mismatch"
@@ -92,15 +92,15 @@ class Builder(Family):
         return np.concatenate(columns, 1)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the difference: positions are whole, so that none is explained by rounding."""
+        """Return the difference: positions are whole, so rounding explains nothing."""
         return np.abs(seen.value - predicted) * 1e3
 
     def free(self) -> Iterator[Choice]:
-        """Yield the other definition, and another first number, which no score sees."""
+        """Yield the other definition, and another first number, which does not change scores."""
         if self.open:
             yield Choice({"after": AFTER[1]})
         for after in AFTER if self.open else (self.truth["after"],):
-            yield Choice({"after": after, "start": 1}, "all positions are one higher, which no rotation sees")
+            yield Choice({"after": after, "start": 1}, "all positions are one higher, which does not change scores")
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong rules, those of public reports first."""
@@ -108,7 +108,7 @@ class Builder(Family):
             yield Fault("mrope_positions.time_step", {"step": words}, {"words": words})
         yield Fault("mrope_positions.axes_exchanged", {"exchanged": True})
         yield Fault("mrope_positions.cell_order", {"cells": "columns"})
-        for after, words in {"tokens": "the number of tokens before it", "one": "one after its beginning"}.items():
+        for after, words in {"tokens": "the number of tokens before it", "one": "one after its start"}.items():
             yield Fault("mrope_positions.after_picture", {"after": after}, {"words": words})
         if not self.open:
             other, asked = AFTER[1 - AFTER.index(self.truth["after"])], self.truth["after"]
@@ -121,12 +121,12 @@ class Builder(Family):
         return {"parts": list(seen.case.args[0]), "token": token, "found": found, "expected": expected}
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return which of the two definitions it follows."""
+        """Return which of the two definitions the model follows."""
         return {"next_after": model["after"]}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return which definition was not asked for."""
-        left = "which of the two definitions of what follows a video the model has: say next_after"
+        """Return that no definition was declared."""
+        left = "which of the two definitions places the text after a video: declare next_after to have it judged"
         return [left] if self.open else []
 
 

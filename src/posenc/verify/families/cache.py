@@ -1,4 +1,4 @@
-"""Models with a cache: outputs of steps next to those of one pass, and if they differ, which scores say why."""
+"""Models with a cache: compare decode steps with a single pass and, if they differ, find out why from scores."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
 OUTPUTS, FAR, MASK, SCORES = "outputs", "far", "mask", "scores"
 SINGLE = ((4, 1, 1, 1, 1, 1), (1, 1, 1, 1, 1, 1), (5, 1, 1, 1, 1, 1, 1), (8, 1, 1, 1, 1))
 SEVERAL = ((5, 3, 4, 2), (3, 3, 3, 3), (2, 6, 3))
-LENGTHS = (64, 300, 1030)  # beyond 256, where bfloat16 has no odd numbers, and 512 and 1024, where tables end
+LENGTHS = (64, 300, 1030)  # beyond 256, the last odd number of bfloat16, and beyond 512 and 1024, where tables end
 KINDS = {
     "repeat": "kv_cache.state_kept",
     "ahead": "decode.not_causal",
@@ -31,8 +31,8 @@ KINDS = {
 class Cached(Family):
     """Parts and steps of `model(x, cache or None) -> (y, cache)`, compared with the model's own single pass.
 
-    Outputs say whether a cache changes anything. If it does, masks and scores are looked at, as far as they are seen,
-    and judged in place of the outputs.
+    Outputs show whether a cache changes anything. If it does, masks and scores are judged in place of the outputs,
+    as far as they are visible.
     """
 
     definition, pairs = "decode@one-pass", 0
@@ -48,22 +48,22 @@ class Cached(Family):
         self.tables: cache_table.Tables | None = None
         self.masks: dict[Case, Mask] = {}
         self.wrong: set[str] = set()
-        self.several = True  # whether a model takes several tokens next to its cache
+        self.several = True  # whether a model accepts several tokens after a cache
 
     def cases(self) -> Iterator[Case]:
-        """Yield one pass by itself, then steps and parts; then why these are wrong, or what else may be."""
+        """Yield the single pass, then decode steps and chunks; then cases that explain errors, or further checks."""
         order = () if self.spec.get("encoding") in (None, "nope", "none") else ("order",)
-        yield from (Case(each, words=f"one pass: {each}") for each in ("repeat", "ahead", "batch", "length", *order))
+        yield from (Case(each, words=f"single pass: {each}") for each in ("repeat", "ahead", "batch", "length", *order))
         if self.wrong:
             return
-        yield from (Case(OUTPUTS, chunks, f"parts of {list(chunks)} tokens") for chunks in STEPS)
+        yield from (Case(OUTPUTS, chunks, f"calls of {list(chunks)} tokens") for chunks in STEPS)
         self.several = bool(self.spec.get("chunked")) or not mask(self.b, PARTS[0])[0]
         parts = PARTS if self.several else ()
-        yield from (Case(OUTPUTS, chunks, "parts of several tokens next to a cache", optional=True) for chunks in parts)
+        yield from (Case(OUTPUTS, chunks, "several tokens after a cache", optional=True) for chunks in parts)
         if not self.wrong:
-            yield Case("back", words="another sequence, and going back", optional=True)
-            for n in LENGTHS if self.b.tolerance < 1e-3 else LENGTHS[:1]:  # angles of half precision are coarse
-                yield Case(FAR, (n, 1, 1, 1), f"steps behind {n} tokens")
+            yield Case("back", words="steps of another sequence, and steps undone", optional=True)
+            for n in LENGTHS if self.b.tolerance < 1e-3 else LENGTHS[:1]:  # angles in half precision are coarse
+                yield Case(FAR, (n, 1, 1, 1), f"steps after {n} tokens")
                 if self.b.farthest < n or self.b.slow:
                     break
             if FAR in self.wrong:
@@ -77,7 +77,7 @@ class Cached(Family):
             yield from (Case(SCORES, sizes, "scores", optional=True) for sizes in schedules)
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the errors of outputs, whether a mask is wrong, or the scores of one token said again and again."""
+        """Return the errors of outputs, whether a mask is wrong, or the scores of one repeated token."""
         if not hasattr(self, "b"):
             self.b = Bench(subject, self.spec)
         seen = Seen(case, self._value(case))
@@ -92,7 +92,7 @@ class Cached(Family):
         if what == "back":
             if self.spec.get("encoding") is None and b.one_pass("order"):
                 raise CannotTellError(
-                    "exchanging two earlier tokens changes no output, so that nothing shows where tokens stand; a "
+                    "exchanging two earlier tokens changes no output, so nothing shows the positions of tokens; a "
                     'model without position encodings has encoding "nope"'
                 )
             return b.kept_apart()
@@ -106,11 +106,11 @@ class Cached(Family):
             return b.errors(b.x, case.args, b.full)
         try:
             return b.far(case.args[0])
-        except SubjectError as error:  # also one that returns NaN
+        except SubjectError as error:  # also an error for NaN
             raise NotAnsweredError(error.cause.message) from error
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return scores and masks as one pass shows them, or as a fault does; no errors for outputs."""
+        """Return the scores and masks of a single pass or of a fault; no errors for outputs."""
         if case.kind == MASK:
             return np.array([float(model["mask"] == self.masks[case][0] != "")])
         if case.kind == SCORES and self.tables is not None:
@@ -118,7 +118,7 @@ class Cached(Family):
         return np.zeros(1)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return how far an answer is from one pass; outputs are not judged where scores or masks are wrong."""
+        """Return how far an answer is from a single pass; outputs are not judged if scores or masks are wrong."""
         if seen.case.kind in (OUTPUTS, FAR) and self.wrong & {MASK, SCORES}:
             return np.zeros(1)
         if seen.case.kind == SCORES:
@@ -132,7 +132,7 @@ class Cached(Family):
             yield from cache_table.faults(self.encoding)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the wrong calls of each pattern show where no known fault explains them."""
+        """Return what the wrong calls of each pattern show if no known fault explains them."""
         if FAR in self.wrong:
             behind = next(s.case.args[0] for s in wrong if s.case.kind == FAR)
             return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"behind": behind, "right": self.b.farthest})
@@ -141,7 +141,7 @@ class Cached(Family):
         return Fault(f"{self.encoding}.{code}") if code else None
 
     def _branch(self, seen: Sequence[Seen]) -> str:
-        """Return a name where single tokens are right and several wrong, or the other way round."""
+        """Return a name if single tokens are right and several wrong, or the reverse."""
         bad = {s.case.args: s.value.max() > self.b.tolerance for s in seen if s.case.kind == OUTPUTS}
         steps, parts = (any(bad.get(chunks, False) for chunks in some) for some in (STEPS, PARTS))
         if steps and not parts and PARTS[0] in bad:
@@ -149,7 +149,7 @@ class Cached(Family):
         return "decode.chunk_positions" if parts and not steps else ""
 
     def _of_steps(self, five: Shown, eight: Shown, single: Shown) -> str:
-        """Return what shows by which steps are wrong, after five tokens, after eight, or from the first one on."""
+        """Return the fault shown by which steps are wrong: after five tokens, after eight, or from the first one on."""
         schedules = self.tables.keys if self.tables else {}
         if any(keys[-1] < sum(sizes) for sizes, layers in schedules.items() for keys in layers):
             return "kv_cache.eviction_offset"
@@ -160,12 +160,12 @@ class Cached(Family):
         return "kv_cache.centre_moves" if self.tables and self.encoding == "xpos" else ""
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return a fault with the name of its branch where only that is wrong."""
+        """Return a fault with the name of its branch if only that branch is wrong."""
         place, branch = fault.change.get("place"), self._branch(seen)
         return replace(fault, code=f"{self.encoding}.{branch}") if place and branch and not place.flat else fault
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the smallest parts that differ from one pass."""
+        """Return the smallest calls that differ from a single pass."""
         found: dict[str, Any] = {"batch": BATCH, "chunks": list(seen.case.args) or [TOKENS]}
         if seen.case.kind == MASK:
             _, kept, shown = self.masks[seen.case]
@@ -173,13 +173,13 @@ class Cached(Family):
         return found
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at, and that one pass is compared with itself only."""
+        """Return the parts that were not judged, and that a single pass is compared only with itself."""
         if not seen:
             return []
         found = [f"positions beyond {self.b.farthest}"]
         if not self.several:
-            found.append("parts of several tokens: they see other keys than in one pass, and chunked is not said")
-        return [*found, "whether one pass is right: steps are compared with it, not with a definition"]
+            found.append("calls of several tokens: they see other keys than a single pass, and chunked is not declared")
+        return [*found, "whether a single pass is right: steps are compared with it, not with a definition"]
 
 
 family = Cached

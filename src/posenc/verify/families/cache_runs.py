@@ -1,4 +1,4 @@
-"""A model with a cache, run in one pass, in parts, again, and far into a text."""
+"""Run a model with a cache: in a single pass, in chunks, a second time, and far into a text."""
 
 import copy
 import time
@@ -18,43 +18,43 @@ from posenc.verify.guard import NotAnsweredError, SubjectError
 TOKENS = 12
 BATCH = 3
 WIDTHS = (64, 32, 16, 128, 8, 48, 24, 96, 12, 256, 4, 20, 40, 80, 512)
-# one pass is compared with a prefill and steps, steps from the first token on, equal parts, uneven parts
+# a single pass is compared with a prefill and steps, steps from the first token on, equal chunks, uneven chunks
 STEPS = ((5, *[1] * 7), (8, *[1] * 4), (1,) * 12)
 PARTS = ((4, 4, 4), (5, 3, 4), (1, 5, 6))
 EXCHANGED = [1, 0, *range(2, TOKENS)]  # two earlier tokens
-SLOW = 0.1  # seconds of processors for a pass, after which no longer one is tried
+SLOW = 0.1  # CPU seconds of a pass, after which no longer one is tried
 
 
 class Bench:
-    """A subject, tokens whose order it sees well, and the outputs of one pass over them."""
+    """A subject, tokens whose order affects its outputs clearly, and the outputs of a single pass over them."""
 
     def __init__(self, subject: Any, spec: Mapping[str, Any]) -> None:
         self.subject = fresh(subject).eval() if isinstance(subject, nn.Module) else subject
         width, dtype = _fit(subject, spec)
         half = dtype in (torch.bfloat16, torch.float16) or "16" in str(spec.get("activation_dtype", ""))
         self.tolerance = 4e-2 if half else 1e-4
-        self.farthest, self.slow = TOKENS - 1, False  # up to where steps are right; a longer pass would take long
+        self.farthest, self.slow = TOKENS - 1, False  # the last right position; whether longer passes are too slow
         self.x = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
         effects: dict[float, float] = {}
         for size in (1.0, 3.0, 10.0, 30.0):
             effects[size] = self.moved(self.x * size)
-            if effects[size] > 0.05:  # larger ones leave all weight to one key, where nothing else is seen
+            if effects[size] > 0.05:  # larger ones give all weight to one key, which hides the rest
                 break
         self.x = self.x * max(effects, key=lambda size: effects[size])
         self.full = self.run(self.x)
         if self.one_pass("repeat") > self.tolerance and distance(self._seeded(), self._seeded()) <= self.tolerance:
-            raise CannotTellError("the model draws random numbers (dropout?), so that no two passes can be compared")
+            raise CannotTellError("the model draws random numbers (dropout?), so passes cannot be compared")
 
     def _seeded(self) -> Tensor:
         torch.manual_seed(3)
         return self.run(self.x)
 
     def run(self, x: Tensor, chunks: Sequence[int] = ()) -> Tensor:
-        """Run tokens in parts against a growing cache, or in one pass; return all rows as float64."""
+        """Run tokens in chunks with a growing cache, or in a single pass; return all rows as float64."""
         return run(self.subject, x, chunks or (x.shape[1],))
 
     def moved(self, x: Tensor, chunks: Sequence[int] = ()) -> float:
-        """Return how much later outputs change where two earlier tokens are exchanged."""
+        """Return how much later outputs change when two earlier tokens are exchanged."""
         return distance(self.run(x[:, EXCHANGED], chunks)[:, 2:], self.run(x, chunks)[:, 2:])
 
     def text(self, n: int) -> Tensor:
@@ -63,31 +63,31 @@ class Bench:
         return x * (self.x.abs().mean() / x.abs().mean())
 
     def one_pass(self, what: str) -> float:
-        """Return the error of a pass "repeat", "ahead", "batch" or "length"; 1 where "order" shows nothing."""
+        """Return the error of a pass "repeat", "ahead", "batch" or "length"; 1 if "order" has no effect."""
         x = self.x
         if what == "order":
             return float(self.moved(x) <= self.tolerance)
         if what == "again":
             return distance(self.run(x, STEPS[0]), self.run(x, STEPS[0]))
         if what == "ahead":
-            x = x * min(1.0, 0.3 / float(x.double().std()))  # small, so that no key has all the weight
+            x = x * min(1.0, 0.3 / float(x.double().std()))  # small, so that no key gets all the weight
             other = torch.cat((x[:, :6], x.roll(1, 0)[:, 6:]), 1)
             return distance(self.run(other)[:, :6], self.run(x)[:, :6])
         rows, tokens = slice(1, 2) if what == "batch" else slice(None), slice(5 if what == "length" else TOKENS)
         return distance(self.run(x[rows, tokens]), self.full[rows, tokens])
 
     def errors(self, x: Tensor, chunks: Sequence[int], wanted: Tensor) -> Array:
-        """Return the largest error of each call, as a part of the largest number of one pass."""
+        """Return the largest error of each call, relative to the largest number of a single pass."""
         parts = zip(self.run(x, chunks).split(list(chunks), 1), wanted.split(list(chunks), 1), strict=True)
         size = wanted.abs().max().clamp(min=1e-30)
         return np.array([float((a - b).abs().max() / size) for a, b in parts])
 
     def kept_apart(self) -> Array:
-        """Return the errors of steps after those of another sequence, and of a copy of the cache."""
+        """Return the errors of steps after those of another sequence, and with a copy of the cache."""
         begin, other, parts = STEPS[0][0], self.x.roll(1, 0), dict[int, Any]()
         kept = step(self.subject, self.x[:, :begin], None)[1]
         try:
-            copied = copy.deepcopy(kept, parts)  # a call may write into its cache
+            copied = copy.deepcopy(kept, parts)  # a call may write to its cache
         except Exception as error:  # user code decides what can be copied
             raise NotAnsweredError(f"the cache cannot be copied: {str(error)[:80]}") from error
         if not any(isinstance(part, Tensor) or hasattr(part, "__array__") for part in parts.values()):
@@ -102,7 +102,7 @@ class Bench:
         return np.array([distance(torch.cat(rows, 1), self.full[:, begin:])])
 
     def far(self, n: int) -> Array:
-        """Return the errors of steps behind a long prefill."""
+        """Return the errors of steps after a long prefill."""
         x = self.text(n + 3)
         began = time.process_time()
         wanted = self.run(x)
@@ -115,7 +115,7 @@ class Bench:
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Return the largest difference as a part of the largest number of the second."""
+    """Return the largest difference, relative to the largest number of the second."""
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) if a.numel() else 0.0
 
 
@@ -125,7 +125,7 @@ def step(subject: Any, part: Tensor, cache: Any) -> tuple[Tensor, Any]:
     what, found = f"model(x of {shape}, {'None' if cache is None else 'cache'})", [cache]
 
     def call(t: Tensor) -> Any:
-        """Keep the cache from the guard: it may be written into, and hold whatever where nothing is stored yet."""
+        """Keep the cache from the guard, since a call may write to it and it may hold any object."""
         result = subject(t, found[0])
         if not isinstance(result, tuple | list) or len(result) < 2:
             return None
@@ -138,7 +138,7 @@ def step(subject: Any, part: Tensor, cache: Any) -> tuple[Tensor, Any]:
 
 
 def run(subject: Any, x: Tensor, chunks: Sequence[int]) -> Tensor:
-    """Call model(x, cache) part by part, as `step` does; return all rows."""
+    """Call model(x, cache) chunk by chunk, as `step` does; return all rows."""
     cache, rows = None, []
     for part in x.split(list(chunks), 1):
         y, cache = step(subject, part, cache)
@@ -147,7 +147,7 @@ def run(subject: Any, x: Tensor, chunks: Sequence[int]) -> Tensor:
 
 
 def _fit(subject: Any, spec: Mapping[str, Any]) -> tuple[int, torch.dtype]:
-    """Return the width and the dtype with which a call runs."""
+    """Return the width and the dtype with which a call works."""
     heads, head_dim = spec.get("heads"), spec.get("head_dim")
     named = [n for n in (head_dim and heads and heads * head_dim, head_dim) if n]
     floats = [p for p in subject.parameters() if p.is_floating_point()] if isinstance(subject, nn.Module) else []

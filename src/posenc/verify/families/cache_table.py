@@ -1,7 +1,7 @@
-"""Which positions a model with a cache works with, read off the scores of one token said again and again.
+"""Find the positions that a model with a cache uses, from the scores of one repeated token.
 
-Where all tokens are equal, so are all values, whatever the weights: every layer sees the same tokens as in one pass,
-and a score shows the two positions only. One long pass is the table; a fault says where to look.
+If all tokens are equal, so are all values, whatever the weights: every layer sees the same tokens as in a single
+pass, and a score shows only the two positions. One long pass is the table; a fault maps calls to places in it.
 """
 
 import math
@@ -20,26 +20,26 @@ from posenc.verify.families.cache_watch import Look, watch
 from posenc.verify.guard import NotAnsweredError, SubjectError
 
 LENGTHS = (96, 48, 24, 12)
-FLAT = 1e-3  # scores that vary by less show no positions
+FLAT = 1e-3  # scores that vary less show no positions
 BIASES = ("alibi", "t5")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a call puts its tokens, as a rule from the sizes of calls."""
+    """Where a call places its tokens, as a rule on the sizes of calls."""
 
-    q: str  # where queries begin, as a sum of counts in words, such as "seen new" or "seen -one"
-    k: str | None = None  # where new keys begin, if not at their queries
-    flat: bool = False  # all tokens of the call stand at the start
-    since: int = 1  # the first call that is so; those before are right
-    single: bool = False  # only calls of one token are so
-    above: bool = False  # only layers above the first one are so
-    # what cached keys are rotated by once more: their "index", the "offset" of the call, or their index "on reading",
-    # where the cache keeps keys rotated once; "never" takes all rotation away
+    q: str  # where queries start, as a sum of named counts, such as "seen new" or "seen -one"
+    k: str | None = None  # where new keys start, if not with their queries
+    flat: bool = False  # all tokens of the call are at the start
+    since: int = 1  # the first call with the fault; those before are right
+    single: bool = False  # only calls of one token have the fault
+    above: bool = False  # only layers above the first one have the fault
+    # by what cached keys are rotated once more: their "index", the "offset" of the call, or their index "on reading",
+    # if the cache keeps keys rotated once; "never" removes all rotation
     again: str = ""
 
     def put(self, sizes: tuple[int, ...], past: Array, layer: int) -> tuple[Array, Array, Array]:
-        """Return positions of the queries, of all keys, and of the keys that the cache holds from now on."""
+        """Return positions of the queries, of all keys, and of the keys that the cache then holds."""
         *before, new = sizes
         right = len(before) < self.since or (self.single and new > 1) or (self.above and layer == 0)
         if right and self is not RIGHT:
@@ -60,7 +60,7 @@ def _total(words: str, known: Mapping[str, int]) -> int:
 
 
 RIGHT = Place("seen")
-# names of faults and where each puts tokens, those first that are seldom mistaken for others
+# names of faults and where each places tokens; those seldom mistaken for others come first
 PLACES: Mapping[str, Sequence[Place]] = {
     "kv_cache.offset_ignored": [Place(""), Place("seen", "")],
     "kv_cache.eviction_offset": [Place("kept")],
@@ -78,12 +78,12 @@ ROTATED: Mapping[str, Sequence[Place]] = {
     "kv_cache.rotated_then_rotated_again": [Place("seen", again=how) for how in ("index", "offset", "on reading")],
     "window.positions_constant": [Place(at, flat=True) for at in ("seen", "seen new -one", "")],
 }
-SIDES = {"one": "off_by_one", "-one": "off_by_one", "new": "count_too_early"}  # of queries or keys only
+SIDES = {"one": "off_by_one", "-one": "off_by_one", "new": "count_too_early"}  # of only the queries or only the keys
 NOWHERE = Place("", flat=True, again="never")
 
 
 def faults(encoding: str) -> Iterator[Fault]:
-    """Yield wrong positions under the names of an encoding."""
+    """Yield wrong positions with finding codes of an encoding."""
     places = [*PLACES.items()]
     for by, name in SIDES.items():
         places.append((f"kv_cache.{name}", [Place(f"seen {by}", "seen"), Place("seen", f"seen {by}")]))
@@ -95,34 +95,34 @@ def faults(encoding: str) -> Iterator[Fault]:
         places.append(("kv_cache.bias_zero", [replace(NOWHERE, single=True)]))
     if encoding in (*BIASES, "model"):
         places.append(("decode.bias_dropped", [NOWHERE]))
-    how = {"how": "all tokens of a part get one position"}
+    how = {"how": "all tokens of a call get one position"}
     yield from (Fault(f"{encoding}.{name}", {"place": place}, how) for name, some in places for place in some)
 
 
 @dataclass
 class Table:
-    """One layer's scores of equal tokens in one pass."""
+    """One layer's scores of equal tokens in a single pass."""
 
-    at: Array  # (heads, queries, keys), less each token's score for itself; NaN where it was not seen
-    noise: float  # what counts as equal
-    extra: int  # columns behind the keys that are no keys
+    at: Array  # (heads, queries, keys), minus each token's score for itself; NaN if not visible
+    noise: float  # smaller differences count as equal
+    extra: int  # columns after the keys that are not keys
 
 
 @dataclass
 class Tables:
-    """What one pass shows of each layer."""
+    """The scores of a single pass in each layer."""
 
-    token: Tensor  # (width,), which is said again and again
-    tables: dict[int, Table]  # one for each softmax that shows positions, by its number
+    token: Tensor  # (width,), the repeated token
+    tables: dict[int, Table]  # one for each softmax that shows positions, by its index
     looks: int  # how many softmaxes a call has
-    # of each schedule how many keys each call had, in each table
+    # for each schedule the number of keys of each call, in each table
     keys: dict[tuple[int, ...], list[list[int]]] = field(default_factory=dict)
 
     def observe(self, b: Bench, sizes: tuple[int, ...]) -> Array:
         """Return the scores of a schedule, a row for each layer, call, head and query."""
         calls = watch(b.subject, self.token.expand(1, sum(sizes), -1), sizes)
         if {len(looks) for looks in calls} != {self.looks}:
-            raise NotAnsweredError("other scores are formed than in one pass")
+            raise NotAnsweredError("the calls compute other scores than a single pass")
         ends = np.cumsum(sizes)
         layers = [
             [looks[n].without(t.extra)[..., :end] / t.noise for looks, end in zip(calls, ends, strict=True)]
@@ -132,7 +132,7 @@ class Tables:
         return _rows([scores for layer in layers for scores in layer], sum(sizes))
 
     def predict(self, place: Place, sizes: tuple[int, ...]) -> Array:
-        """Return the scores of a schedule where each call puts its tokens so."""
+        """Return the scores of a schedule in which each call places its tokens so."""
         found: list[Array] = []
         for layer, (table, keys) in enumerate(zip(self.tables.values(), self.keys[sizes], strict=True)):
             past = np.zeros(0)
@@ -147,13 +147,13 @@ class Tables:
 
 
 def _rows(calls: Sequence[Array], width: int) -> Array:
-    """Return all rows of calls (heads, queries, keys), filled up with NaN."""
+    """Return all rows of calls (heads, queries, keys), padded with NaN."""
     filled = [np.pad(s, ((0, 0), (0, 0), (0, width - s.shape[-1])), constant_values=math.nan) for s in calls]
     return np.concatenate([s.reshape(-1, width) for s in filled])
 
 
 def apart(got: Array, wanted: Array) -> Array:
-    """Return the difference without a constant per row; infinite where few pairs of positions are known."""
+    """Return the difference up to a constant per row; infinite if few pairs of positions are known."""
     shown = np.isfinite(got)
     known = shown & np.isfinite(wanted)
     if known.sum() <= 0.5 * shown.sum():
@@ -162,7 +162,7 @@ def apart(got: Array, wanted: Array) -> Array:
 
 
 def read(b: Bench) -> Tables | None:
-    """Return the tables of one token; None where no scores are seen, or no positions in them."""
+    """Return the tables of one token; None if no scores are visible, or they show no positions."""
     token = b.x[0, 0]
     for n in LENGTHS:
         text = token.expand(1, n, -1)
@@ -172,13 +172,13 @@ def read(b: Bench) -> Tables | None:
             continue
         tables = {i: t for i, look in enumerate(looks) if (t := _table(look, n, b.tolerance)) is not None}
         if distance(even, even[:, :1].expand_as(even)) > b.tolerance:
-            tables = dict([*tables.items()][:1])  # tokens hold positions: layers above see more than one token
+            tables = dict([*tables.items()][:1])  # tokens contain positions: layers above see more than one token
         return Tables(token, tables, len(looks)) if tables else None
     return None
 
 
 def _table(s: Look, n: int, tolerance: float) -> Table | None:
-    """Complete the scores of one pass; None where they show no positions."""
+    """Complete the scores of a single pass; None if they show no positions."""
     at = s.scores[..., :n].numpy()
     if at.shape[1] != n or at.shape[2] < n:
         return None
@@ -192,7 +192,7 @@ def _table(s: Look, n: int, tolerance: float) -> Table | None:
         x, y = rowless(product, shown), rowless(at, shown)
         scale = (x * y).sum() / max((x * x).sum(), 1e-30)
         is_all = float((np.abs(scale * x - y) / (1 + np.abs(y))).max()) <= max(noise, tolerance)
-        # hidden scores are known from the product; a bias of keys ahead is of the distance's size, if there is any
+        # hidden scores are known from the product; a bias of keys ahead, if any, depends on the size of the distance
         at = _less_itself(scale * product) if is_all else np.where(shown, at, at.swapaxes(-1, -2))
     return Table(at, noise, s.extra())
 

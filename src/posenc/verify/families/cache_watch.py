@@ -1,7 +1,7 @@
-"""What a model's attention scores while it runs: the input of each softmax, and the product that it came from.
+"""Observe a model's attention scores while it runs: the input of each softmax, and the product behind it.
 
-Calls of torch are seen as `torch.overrides` passes them on. A model whose attention makes none (another library, a
-script that torch compiled) is run all the same, and no scores are seen.
+Calls of torch are observed by `torch.overrides`. If a model's attention makes none (another library, a script that
+torch compiled), the model still runs, but its scores are not visible.
 """
 
 import math
@@ -21,10 +21,10 @@ from posenc.verify.families.cache_runs import TOKENS, Bench, run
 from posenc.verify.guard import SubjectError
 
 Shown = NDArray[np.bool_]
-# a code, how many cached keys the last call's first token sees at most, and how many one pass shows it
+# a code, the most cached keys that the last call's first token sees, and how many it sees in a single pass
 Mask = tuple[str, int, int]
 NO_FAULT: Mask = ("", 0, 0)
-UNUSED = "{}.kv_cache.past_not_seen"  # under the name of an encoding
+UNUSED = "{}.kv_cache.past_not_seen"  # with the name of an encoding
 MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax", "exp")
@@ -37,21 +37,21 @@ class Look:
     """One softmax over keys."""
 
     scores: Tensor  # (heads, queries, keys), NaN where a mask hides the key
-    product: Tensor | None  # the same before any mask and scale; None if it was not seen
+    product: Tensor | None  # the same before any mask and scale; None if not visible
 
     def extra(self) -> int:
-        """Return how many columns of one pass are no keys, but seen: the sink that gpt-oss puts behind the keys."""
+        """Return how many visible columns of a single pass are not keys: the sink that gpt-oss appends to the keys."""
         return int(self.scores[..., self.scores.shape[-2] :].isfinite().any(0).any(0).sum())
 
     def without(self, extra: int) -> Array:
-        """Return the scores of keys only."""
+        """Return only the scores of keys."""
         return self.scores[..., : self.scores.shape[-1] - extra].numpy()
 
 
 class _Watch(TorchFunctionMode):
-    """Keep products, and note every softmax over n tokens, also one by hand, for which the largest score was taken out.
+    """Keep products, and record every softmax over n tokens, also one written by hand that subtracts the maximum.
 
-    A model may run older tokens again: the last n rows are those of a call.
+    A model may run older tokens again: the last n rows belong to the call.
     """
 
     def __init__(self, n: int) -> None:
@@ -85,7 +85,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return scores of scaled_dot_product_attention, as logarithms of weights, and those of all keys."""
+    """Return the scores of scaled_dot_product_attention, as logarithms of weights, and those of all keys."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = {**dict(zip(names, args, strict=False)), **named, "dropout_p": 0.0}
     for name in ("query", "key", "attn_mask"):
@@ -99,7 +99,7 @@ def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Tensor, Tenso
 
 
 def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
-    """Run tokens in parts as `run`; return what each call's softmaxes saw, those over the part's own tokens only."""
+    """Run tokens in chunks as `run`; return each call's softmaxes, only those over the call's own tokens."""
     seen: list[list[Look]] = []
 
     def call(t: Tensor, cache: Any) -> Any:
@@ -113,7 +113,7 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
 
 
 def mask(b: Bench, chunks: Sequence[int]) -> Mask:
-    """Return what is wrong with who sees whom in parts; of a text longer than the bench's, in the last call only."""
+    """Return what is wrong with the masks of chunks; for a text longer than the bench's, in the last call only."""
     n, begin = sum(chunks), sum(chunks[:-1])
     x = b.x[:1] if n == TOKENS else b.text(n)
     try:
@@ -132,7 +132,7 @@ def mask(b: Bench, chunks: Sequence[int]) -> Mask:
 
 
 def _table(calls: Sequence[Array], chunks: Sequence[int]) -> Shown:
-    """Return who sees whom in one layer, (tokens, tokens); the keys that are left are the last ones."""
+    """Return which tokens see which in one layer, (tokens, tokens); the keys that are left are the last ones."""
     table, total = np.zeros((sum(chunks), sum(chunks)), dtype=bool), 0
     for scores, new in zip(calls, chunks, strict=True):
         total += new
@@ -142,7 +142,7 @@ def _table(calls: Sequence[Array], chunks: Sequence[int]) -> Shown:
 
 
 def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
-    """Return the code of what is wrong with a mask, (layers, tokens, tokens)."""
+    """Return the finding code of what is wrong with a mask, (layers, tokens, tokens)."""
     row, column = np.indices(full.shape[1:])
     begin = np.repeat(np.cumsum([0, *chunks[:-1]]), chunks)[:, None]
     if (here == full).all():

@@ -1,4 +1,4 @@
-"""Counts of tokens: positions of padded rows and of packed documents, and the rows of a table that they choose."""
+"""Counts of tokens: positions of padded rows and of packed documents, and the rows of a table that they select."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,17 +17,17 @@ from posenc.verify.guard import NotAnsweredError
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
 FAR, FARTHEST = 33_000, 1 << 17  # tokens: int16 counts to 32767
-SIDES = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}  # where padding may stand
-PADS = ((0, 0), (1, 4, 0), (3, 1))  # of batches; the first row is not the longest
-ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that see where counting begins
-UNSEEN = "what sees distances only (rotation, biases) does not see it; a table of learned rows would"
+SIDES = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}  # where padding may be
+PADS = ((0, 0), (1, 4, 0), (3, 1))  # padding of batches; the first row is not the longest
+ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that depend on where counting starts
+UNSEEN = "it does not affect encodings of distances (rotation, biases), but it affects a table of learned rows"
 ONE_SIDE = "padding on the right: the specification's padding is not 'right' or 'both'"
-OWN = f"every row or document begins at a place of its own: {UNSEEN}"
-MOVES = "counting begins at another place in each call: right where keys are kept unrotated and rotated in every call"
-# Documents of each row, a digit for the tokens of each.
+OWN = f"every row or document starts at another position: {UNSEEN}"
+MOVES = "counting starts elsewhere in each call: right only if keys are cached unrotated and rotated in every call"
+# Documents of each row; a digit is the number of tokens of one document.
 DOCUMENTS = ["1", "2", "12", "21", "22", "111", "222", "5", "32", "24", "333", "4162", "27115", "354623"]
 EMPTY = ["3204", "04", "23003", "340", "400"]
-LATER = ["27115", "333", "23211"]  # the last two have as many tokens
+LATER = ["27115", "333", "23211"]  # the last two have equally many tokens
 BATCHES = ((["2", "12"], (1, 0)), (["23", "412", "3"], (2, 0, 4)), (["222", "1133"], (2, 0)))
 
 
@@ -37,18 +37,18 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
 
 
 class Counts(Family):
-    """The number of a row's tokens before each, or of its document's: the model has a rule for each kind of call.
+    """The number of tokens before each token in its row or document: the model has a rule for each kind of call.
 
     Attributes:
-        packed, of_bounds: Whether there are documents, and whether their bounds are asked and not a mask.
-        whole: Whether only whole masks are asked, without chunks and steps.
-        side: Where padding stands: "left", "right", "both" or "none"; empty where nothing is said.
-        sides: Where it may stand then.
-        top: How many tokens a text may have; 0 where nothing is said.
-        least, long, far: Tokens of a text that must work then, of a long one, and of one beyond 16 bits.
+        packed, of_bounds: Whether there are documents, and whether calls give their bounds instead of a mask.
+        whole: Whether calls use only whole masks, without chunks and steps.
+        side: Where padding is: "left", "right", "both" or "none"; empty if not declared.
+        sides: Where it may be in the calls.
+        top: How many tokens a text may have; 0 if not declared.
+        least, long, far: Tokens of a text that must then work, of a long one, and of one beyond 16 bits.
         open: What the specification leaves open, in sentences.
-        first, starts, origins: Where counting begins: in the first call, in others, in each document.
-        end: The least right position that is not returned.
+        first, starts, origins: Where counting starts: in the first call, in others, in each document.
+        end: The smallest right position that is not returned.
     """
 
     mismatch, pairs, reads_first = "positions.mismatch", 120, True
@@ -70,15 +70,15 @@ class Counts(Family):
         self.top = int(spec.get("max_positions") or 0)
         self.open = [] if self.side or self.packed else [ONE_SIDE]
         if self.packed and not self.of_bounds:
-            self.open = ["decode steps and chunks: masks with documents are asked as whole rows"]
-        # `start`: a number, or what it is in a call; `number`: what becomes of large numbers
+            self.open = ["decode steps and chunks: masks with documents are called as whole rows"]
+        # `start`: a number, or a function of the call; `number`: a function that changes large numbers
         start = float(spec.get("start") or 0)
         right = dict.fromkeys(ways.KINDS, attrgetter("right"))
         self.truth = {**right, "start": start, "number": None, "padding_row": None}
         self.seen: Sequence[Seen] = ()
         self.first, self.starts, self.end = start + 1, [start + 1], 2048.0
         self.origins: dict[tuple[str, int, float], float] = {}
-        self.last: Array = np.zeros(0)  # what the call before returned
+        self.last: Array = np.zeros(0)  # the result of the previous call
 
     def cases(self) -> Iterator[Case]:
         """Yield small texts, a large one, small ones after it, and some beyond 16 bits."""
@@ -104,7 +104,7 @@ class Counts(Family):
         most = min(self.long, self.top or self.long)
         steps = 0 if self.whole else min(2, most - 1)
         shorter: Case | None = None
-        for n in (self.least, 500, 2000):  # code may end where it likes if it was not declared
+        for n in (self.least, 500, 2000):  # code may end anywhere if no length is declared
             if not self.top and n < most:
                 shorter = Case("prefill", tuple(text_of(n)), f"{n} columns", otherwise=shorter)
         for call in text_of(most - steps, steps=steps):
@@ -119,7 +119,7 @@ class Counts(Family):
         for rows, pads in () if self.of_bounds or self.side == "none" else BATCHES:
             for before in {"left": [pads], "both": [pads, (0, 0, 0)]}.get(self.side, [(0, 0, 0)]):
                 calls.append(packed(rows, before[: len(rows)]))
-        large = (40, 300, 9000 if self.of_bounds else 2200, 9)  # columns of a mask may be compared with one another
+        large = (40, 300, 9000 if self.of_bounds else 2200, 9)  # code may compare the columns of a mask with each other
         yield from (Case(call.kind, (call,), call.text) for call in (*calls, packed([large])))
         yield from self._again([packed([lengths]) for lengths in LATER])
         for call in (packed([lengths]) for lengths in EMPTY) if self.of_bounds else ():
@@ -129,13 +129,13 @@ class Counts(Family):
             yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
 
     def _again(self, calls: Sequence[Call]) -> Iterator[Case]:
-        """Yield calls as others, of an object that has answered calls."""
+        """Yield calls that repeat others on an object that has already answered calls."""
         for call in calls:
             later = Call(call.mask, call.q_len, f"{call.text}, after others", call.prompt)
             yield Case("again", (later,), later.text, optional=not self.top)
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the answer of a call; later ones of a text, and those "again", are asked of the same object."""
+        """Return the answer of a call; later calls of a text, and those "again", use the same object."""
         (call,) = case.args
         if not call.earlier and case.kind not in ("again", "turns"):
             self.object = fresh(subject)
@@ -143,12 +143,12 @@ class Counts(Family):
             ask(self.object, Call(np.ones((len(call.mask), 3)), 3, "another"), self.convention)
         value = ask(self.object, call, self.convention)
         if case.kind == "turns" and (value != self.last).any():
-            raise NotAnsweredError("a step goes on from the call before it, whichever text that was of")
+            raise NotAnsweredError("a step continues from the call before it, even one of another text")
         self.last = value
         return Seen(case, value, 0.0)
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return the positions of the columns that are asked for; those of padded slots are seldom compared."""
+        """Return the positions of the requested columns; those of padded slots are seldom compared."""
         (call,) = case.args
         start = model["start"](call) if callable(model["start"]) else model["start"]
         found: Array = model[call.kind](call)[:, -call.q_len :] + start + 0.0 * call.asked
@@ -156,11 +156,11 @@ class Counts(Family):
         return found if model["padding_row"] is None else np.where(call.asked > 0, found, model["padding_row"])
 
     def visible(self, value: Array, case: Case) -> Array:
-        """Return what tokens get."""
+        """Return the positions of tokens."""
         return np.where(case.args[0].asked > 0, value, 0.0)
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Read off where counting begins, in all calls and in each document, and where it ends."""
+        """Measure where counting starts, in all calls and in each document, and where it ends."""
         self.seen, self.first = seen, float(seen[0].value[0, 0])
         starts, ends = [], []
         for s in seen:
@@ -177,19 +177,19 @@ class Counts(Family):
         self.end = min(ends, default=self.end)
 
     def _own(self, call: Call) -> Array:
-        """Return where the document of each token begins, as it was returned."""
+        """Return where the document of each token starts, as it was returned."""
         rows = enumerate(call.asked)
         return np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in rows])
 
     def free(self) -> Iterator[Choice]:
-        """Yield other origins, where distances are all that is seen or the specification leaves them free."""
+        """Yield other origins, if only distances matter or the specification leaves them open."""
         is_free = self.spec.get("origin") == "any"
         absolute = "start" in self.spec or str(self.spec.get("encoding", "")) in ABSOLUTE
         off = self.first - self.truth["start"]
         if off and (is_free or not absolute):
-            yield Choice({"start": self.first}, f"every position is {off:+g} off, in all calls alike: {UNSEEN}")
+            yield Choice({"start": self.first}, f"every position is off by {off:+g}, in all calls alike: {UNSEEN}")
         for start, words in ((self._own, OWN), *((start, MOVES) for start in ways.moving(self.first + 1))):
-            # one that explains only some of the answers would hide what is wrong
+            # an origin that explains only some of the answers would hide the fault
             if is_free and explains(self, {**self.truth, "start": start}, self.seen):
                 yield Choice({"start": start}, words)
 
@@ -202,7 +202,7 @@ class Counts(Family):
                 yield Fault("positions.off_by_one", {"start": found}, words)
 
     def faults(self) -> Iterator[Fault]:
-        """Yield a constant, ways to count, large numbers, an origin that moves, and ways of some kinds of calls."""
+        """Yield a constant, ways to count, large numbers, a moving origin, and ways of only some kinds of calls."""
         yield from self.constants()
         if self.packed:
             line = max((s.value[0] for s in self.seen), key=len, default=np.zeros(2))
@@ -215,7 +215,7 @@ class Counts(Family):
             yield from ways.of_masks(self.side, kinds)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return positions that go down, or stay, in a text without padding."""
+        """Return positions that decrease, or stay, in a text without padding."""
         plain = [s.value for s in wrong if s.case.args[0].q_len > 1 and (s.case.args[0].mask == 1).all()]
         steps = np.diff(plain[0]) if plain else np.ones(1)
         if (steps < 0).all():
@@ -223,7 +223,7 @@ class Counts(Family):
         return None if steps.any() else Fault("positions.constant_in_chunk")
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the first wrong column of the row that is farthest off."""
+        """Return the first wrong column of the row with the largest error."""
         (call,) = seen.case.args
         row = int(off.max(-1).argmax())
         at = int(np.argmax(off[row] > 1))
@@ -231,20 +231,20 @@ class Counts(Family):
         return {**self.asked(call), "row": row, "column": at + call.earlier, **numbers}
 
     def asked(self, call: Call) -> dict[str, Any]:
-        """Return a call as the smallest case has it."""
+        """Return a call as the smallest case shows it."""
         mask = call.mask.astype(int).tolist() if call.total <= 24 else call.text
         return {"cu_seqlens": call.bounds} if self.of_bounds else {"attention_mask": mask, "q_len": call.q_len}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what the specification leaves open, and texts that are longer than those that were asked."""
+        """Return what the specification leaves open, and texts longer than those of the calls."""
         return [*self.open, f"texts of more than {max((s.case.args[0].total for s in seen), default=0):,} tokens"]
 
 
 class Rows(Counts):
-    """Rows of a learned table: the position of each token and an offset, within the table."""
+    """Rows of a learned table: the position of each token plus an offset, within the table."""
 
     mismatch, whole, sides = "learned.mismatch", True, ("left", "right")
-    guesses = True  # that a first row is a padding_idx and 1
+    guesses = True  # guess that a first row is padding_idx + 1
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         first, self.padding_idx = ways.first_row(spec)
@@ -254,17 +254,17 @@ class Rows(Counts):
         self.definition = "learned@count-of-tokens"
         self.truth = {**self.truth, "padding_row": self.padding_idx, "ends": bool(self.table)}
         self.top = top or int(max(0, self.table - self.truth["start"]))
-        self.open = [] if self.padding_idx is not None else ["the rows of padded slots: no padding_idx is given"]
-        self.open += [] if self.table else ["the end of the table: no table_rows is given"]
+        self.open = [] if self.padding_idx is not None else ["the rows of padded slots: no padding_idx is declared"]
+        self.open += [] if self.table else ["the end of the table: no table_rows is declared"]
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the differences; rows that the table does not have, and other rows of padding, are wrong by all."""
+        """Return the differences; rows outside the table, and wrong rows of padding, count as fully wrong."""
         padded = (seen.case.args[0].asked == 0) & (seen.value != predicted) & (model["padding_row"] is not None)
         behind = (seen.value >= self.table) & model["ends"]
         return np.where(padded | behind, np.inf, super().off(seen, predicted, model))
 
     def free(self) -> Iterator[Choice]:
-        """Yield any first row, where the specification says that it is free."""
+        """Yield any first row, if the specification allows it."""
         if self.spec.get("origin") == "any" and "offset" not in self.spec:
             yield Choice({"start": self.first})
 

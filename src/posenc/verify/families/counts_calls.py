@@ -1,4 +1,4 @@
-"""Calls of functions of masks and of bounds between documents, and what comes back."""
+"""Calls of functions of masks and of document bounds, and their results."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,20 +13,20 @@ from posenc.verify.families.bias_calls import invoke
 
 
 class Call:
-    """One call of a text; those that ask for later columns go on from those before.
+    """One call of a text; calls for later columns follow those for earlier ones.
 
     Args:
         mask: (batch, total): the number of each token's document, from 1, and 0 for padding.
-        q_len: Of how many of the last columns positions are asked.
+        q_len: The call returns positions of this many last columns.
         text: Calls with the same name belong to one text.
         prompt: Columns before the first decode step.
 
     Attributes:
         kind: "prefill" (the whole mask), "decode" (its last column) or "chunk" (its last columns, after others).
-        asked: The mask of the columns that are asked for; `earlier` columns are before them.
-        columns, steps: The number of each column of the mask, and of those that are asked for, from 0.
+        asked: The mask of the requested columns; `earlier` columns are before them.
+        columns, steps: The index of each column of the mask, and of the requested ones, from 0.
         count, right: The number of tokens before each token, in its row and in its document.
-        tokens, past: Tokens of each row, and those before the columns that are asked for.
+        tokens, past: Tokens of each row, and those before the requested columns.
         last: The number of each row's last document.
         length, previous: The tokens of each token's document, and of the document before it.
         bounds: Between the documents of the first row.
@@ -58,28 +58,28 @@ def text_of(total: int, pads: Sequence[int] = (0,), side: str = "left", steps: i
     columns = np.arange(total)
     mask = np.stack([columns >= n if side == "left" else columns < total - n for n in pads])
     whole = np.concatenate([mask.astype(np.float64), np.ones((len(pads), steps))], 1)
-    name = f"{total} columns, {list(pads)} of them padding on the {side}, in chunks of {chunk or total}"
+    name = f"{total} columns, with {list(pads)} padded on the {side}, in chunks of {chunk or total}"
     ends = pairwise([*range(0, total, chunk or total), *range(total, total + steps + 1)])
     return [Call(whole[:, :end], end - begin, name, total) for begin, end in ends]
 
 
 def packed(texts: Sequence[Sequence[int | str]], pads: Sequence[int] = (0,)) -> Call:
-    """Return a call on rows of documents of these lengths; padding stands before each row and fills it up behind."""
+    """Return a call on rows of documents of these lengths, with padding before each row and behind short ones."""
     rows = [list(map(int, text)) for text in texts]
     total = max(sum(lengths) + n for lengths, n in zip(rows, pads, strict=True))
     mask = np.zeros((len(rows), total))
     for row, lengths, n in zip(mask, rows, pads, strict=True):
         row[n : n + sum(lengths)] = np.repeat(np.arange(1.0, len(lengths) + 1), lengths)
     call = Call(mask, total, f"documents of {rows} tokens, after {list(pads)} padded slots")
-    call.bounds = np.cumsum([0, *rows[0]]).tolist()  # documents of no tokens at the end are in no mask
+    call.bounds = np.cumsum([0, *rows[0]]).tolist()  # a mask cannot show empty documents at the end
     return call
 
 
 def ask(subject: Any, call: Call, convention: str) -> Array:
-    """Return what a call gives, of whatever dtype and of whatever shape that broadcasts to (batch, q_len).
+    """Return the result of a call, of any dtype and of any shape that broadcasts to (batch, q_len).
 
     Raises:
-        SubjectError: The call cannot be used: neither with masks of int64 nor of bool, or bounds of int32 nor int64.
+        SubjectError: The result cannot be used, with masks of int64 or bool, or with bounds of int32 or int64.
     """
     given = torch.from_numpy(call.mask.astype(np.int64))
     words, dtypes = f"attention_mask of {tuple(given.shape)}", [torch.int64, torch.bool][: 2 - (call.mask.max() > 1)]

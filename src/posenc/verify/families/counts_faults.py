@@ -1,4 +1,4 @@
-"""Ways to count tokens that are wrong: those of padded rows, of packed documents, and numbers that are too large."""
+"""Wrong ways to count tokens: in padded rows, in packed documents, and with numbers that are too large."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,14 +11,14 @@ from posenc.verify.engine.precision import SHORT, rounded
 from posenc.verify.engine.records import Array
 from posenc.verify.families.counts_calls import Call
 
-Rule = Callable[[Call], Any]  # an array of all columns or of those that are asked for, or what broadcasts to them
-Ways = Sequence[tuple[str, Rule]]  # codes after "positions.", and how is counted
+Rule = Callable[[Call], Any]  # an array that broadcasts to all columns or to the requested ones
+Ways = Sequence[tuple[str, Rule]]  # finding codes after "positions.", and how tokens are counted
 
 BITS = ((-(1 << 7), 1 << 7), (-(1 << 15), 1 << 15))
 KINDS = ("prefill", "decode", "chunk")
 SOME = (("decode",), ("chunk",), ("decode", "chunk"), ("prefill",))
 
-IN_ROWS = {  # codes that have another name where they choose rows
+IN_ROWS = {  # codes with another name if they select rows
     "positions.left_padding": "learned.padding_not_masked",
     "positions.padded_width_in_decode": "learned.padding_not_masked",
     "positions.off_by_one": "learned.cls_row",
@@ -29,17 +29,17 @@ IN_ROWS = {  # codes that have another name where they choose rows
 
 
 def _filled(call: Call, fill: float) -> Any:
-    """Return the count with another number in padded slots, as many give one."""
+    """Return the count with another number in padded slots, as many implementations do."""
     return np.where(call.mask > 0, call.count, fill)
 
 
 def _goes_on(call: Call, fill: float) -> Any:
-    """Go on from the last column of the prefill, in which padding has a number."""
+    """Continue from the last column of the prefill, in which padding has a number."""
     end = min(call.prompt, call.total)
     return _filled(call, fill)[:, end - 1 : end] + call.total - end
 
 
-OF_MASKS: Ways = (  # where two explain everything, the earlier one is named
+OF_MASKS: Ways = (  # if two explain everything, the earlier one is reported
     ("left_padding", lambda c: c.columns),
     ("past_ignored", lambda c: c.steps),
     ("past_ignored", lambda c: c.asked.cumsum(1) - 1),
@@ -77,20 +77,20 @@ OF_DOCUMENTS: Ways = (
 
 
 def moving(at: float) -> Iterator[Rule]:
-    """Yield where counting begins if it is the newest token, the last column or the longest row that has a number."""
+    """Yield where counting starts if position 0 is the newest token, the last column or the longest row."""
     yield lambda c: at - c.tokens
     yield lambda c: at - c.total
     yield lambda c: at - c.tokens.max()
 
 
 def of_masks(side: str, kinds: Sequence[str]) -> Iterator[Fault]:
-    """Yield ways to count that some kinds of calls have, of rows that are padded on a side."""
+    """Yield ways to count that some kinds of calls use, for rows that are padded on a side."""
     for code, rule in (*OF_MASKS, *(OF_STEPS if kinds != KINDS else ())):
         yield Fault(f"positions.{_code(code, side, kinds)}", dict.fromkeys(kinds, rule), {"by": -1})
 
 
 def _code(code: str, side: str, kinds: Sequence[str]) -> str:
-    """Return the code of a way that only some kinds of calls have."""
+    """Return the code of a way that only some kinds of calls use."""
     if kinds == ("chunk",) and code in ("left_padding", "past_ignored"):
         return "chunked_prefill"
     if code == "left_padding" and side == "right":
@@ -101,7 +101,7 @@ def _code(code: str, side: str, kinds: Sequence[str]) -> str:
 
 
 def of_documents(modulus: float) -> Iterator[Fault]:
-    """Yield ways to count packed documents, and the index and the starts in a short type, subtracted afterwards."""
+    """Yield ways to count packed documents, also with the index and the starts in a short type."""
     for code, rule in (*OF_DOCUMENTS, ("packed.modulo_wrap", lambda c: c.count % modulus)):
         yield Fault(f"positions.{code}", {"prefill": rule})
     for fault in of_numbers(0.0, 0.0):
@@ -114,7 +114,7 @@ def _wrap(count: Array, first: float, end: float) -> Array:
 
 
 def of_numbers(start: float, end: float) -> Iterator[Fault]:
-    """Yield what a type or a largest number does to positions from a start; `end` is the least that is not returned."""
+    """Yield errors of a type or of a largest number; `end` is the smallest position that is not returned."""
     for dtype in SHORT:
         short = partial(rounded, dtype=dtype)
         yield Fault("positions.precision", {"number": short})
@@ -130,7 +130,7 @@ def of_numbers(start: float, end: float) -> Iterator[Fault]:
 
 
 def first_row(spec: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return the row of position 0, where the specification says it, and padding_idx."""
+    """Return the row of position 0, if the specification declares it, and padding_idx."""
     padding = spec.get("padding") if spec.get("padding_idx") is None else spec["padding_idx"]
     padding_idx = padding if isinstance(padding, int) and not isinstance(padding, bool) else None
     said = [int(spec[name]) for name in ("offset", "start") if spec.get(name) is not None]
@@ -138,7 +138,7 @@ def first_row(spec: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def row_code(found: float, asked: float, padding_idx: float | None) -> str:
-    """Return the fault of a first row: 2 is the offset of OPT and BART, padding_idx + 1 that of RoBERTa's kin."""
+    """Return the fault of a first row: 2 is the offset of OPT and BART, padding_idx + 1 that of RoBERTa's family."""
     if found == 0:
         return "offset_missing"
     if padding_idx is not None and found == padding_idx + 1:

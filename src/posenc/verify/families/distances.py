@@ -1,4 +1,4 @@
-"""Tables of sinusoids of distances, a row for each from n - 1 to -(n - 1)."""
+"""Tables of sinusoids of distances, with rows from n - 1 to -(n - 1)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -9,19 +9,19 @@ from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.added import Sinusoid
 from posenc.verify.families.added_calls import Shape
 
-DIRECTION = "distances are counted the other way round, and direction='any' was declared: sines change their sign"
-TURNED = "row r has distance r - (n - 1), the other way round"
-# Distances of a table by mistake, of row r of 2n - 1.
+DIRECTION = "distances have the opposite sign, which direction='any' allows: sines change their sign"
+OPPOSITE = "row r has distance r - (n - 1), the opposite sign"
+# Wrong distances of row r in a table of 2n - 1 rows.
 DISTANCES: Mapping[str, tuple[Callable[[Array, int], Array], str]] = {
     "row r has distance |(n - 1) - r|, so that both sides look alike": (lambda r, n: abs(n - 1 - r), "sign_lost"),
     "row r has distance -|(n - 1) - r|, so that both sides look alike": (lambda r, n: -abs(n - 1 - r), "sign_lost"),
-    TURNED: (lambda r, n: r - n + 1, "direction"),
+    OPPOSITE: (lambda r, n: r - n + 1, "direction"),
     "row r has position r, an absolute one": (lambda r, n: r, "absolute_used"),
 }
 
 
 class Distances(Sinusoid):
-    """Transformer-XL's sinusoids of distances (Dai et al. 2019), a row for each from n - 1 to -(n - 1)."""
+    """Transformer-XL's sinusoids of distances (Dai et al. 2019), with rows from n - 1 to -(n - 1)."""
 
     prefix, cut_wrong = "relative_sinusoid", "relative_sinusoid.slice_of_reversed_table"
     shapes = ((3,), (5,), (12,))
@@ -40,10 +40,10 @@ class Distances(Sinusoid):
         return ((DISTANCES[model["place"]][0](r, n) if model["place"] else n - 1 - r) + model["start"],)
 
     def free(self) -> Iterator[Choice]:
-        """Yield the other direction too, where the specification leaves it free."""
+        """Yield the opposite direction too, if the specification allows it."""
         yield from super().free()
         if self.spec.get("direction") == "any":
-            yield from (Choice({**reading, "place": TURNED}, DIRECTION) for reading in self.readings)
+            yield from (Choice({**reading, "place": OPPOSITE}, DIRECTION) for reading in self.readings)
 
     def start_fault(self, by: float) -> Fault:
         """Return the fault of distances that are off by a constant."""
@@ -57,5 +57,5 @@ class Distances(Sinusoid):
         yield from (self.start_fault(by) for by in (1.0, -1.0))
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at."""
+        """Return the parts that were not judged."""
         return ["tables of more than 24 positions", *self.ignored()]

@@ -19,34 +19,34 @@ OVER = {"": "", "size": " / n", "last": " / (the last)", "other": " / (the other
 
 
 def _columns(of: Callable[[int, int], float]) -> "Cells":
-    """Return the places of cells that are laid one after the other on a grid of so many columns."""
+    """Return the places of cells that are laid out consecutively on a grid of so many columns."""
     return lambda i, j, h, w: np.divmod(i * w + j, of(h, w))
 
 
-# By code: (row, column, height, width) -> what is counted as row and column
+# By finding code: (row, column, height, width) -> the numbers used as row and column
 Cells = Callable[[Array, Array, int, int], tuple[Array, Array]]
 _CELLS: Mapping[str, Mapping[str, Cells]] = {
     "sinusoidal2d.grid_flattened_wrong": {
         "cells are numbered column by column, then read row by row": lambda i, j, h, w: np.divmod(i * w + j, h)[::-1],
         "cells are numbered row by row, then read column by column": lambda i, j, h, w: np.divmod(i + j * h, w),
-        "cells are numbered one after the other on both axes": lambda i, j, h, w: (i * w + j, i * w + j),
+        "both axes use the running number of the cell": lambda i, j, h, w: (i * w + j, i * w + j),
     },
     "sinusoidal2d.grid_shape_square": {
-        "both axes end with the shorter one": lambda i, j, h, w: (np.minimum(i, w - 1), np.minimum(j, h - 1)),
-        "cells are laid on a grid of h columns": _columns(lambda h, w: h),
-        "cells are laid on a grid of 7 columns": _columns(lambda h, w: 7),
-        "cells are laid on a grid of 14 columns": _columns(lambda h, w: 14),
-        "cells are laid on a grid of 16 columns or more": _columns(lambda h, w: 16),
-        "cells are laid on a grid of int(sqrt(h * w)) columns": _columns(lambda h, w: math.isqrt(h * w)),
-        "cells are laid on a grid of round(sqrt(h * w)) columns": _columns(lambda h, w: round(math.sqrt(h * w))),
-        "cells are laid on a grid of ceil(sqrt(h * w)) columns": _columns(lambda h, w: math.ceil(math.sqrt(h * w))),
+        "both axes end where the shorter one ends": lambda i, j, h, w: (np.minimum(i, w - 1), np.minimum(j, h - 1)),
+        "cells are laid out on a grid of h columns": _columns(lambda h, w: h),
+        "cells are laid out on a grid of 7 columns": _columns(lambda h, w: 7),
+        "cells are laid out on a grid of 14 columns": _columns(lambda h, w: 14),
+        "cells are laid out on a grid of 16 columns or more": _columns(lambda h, w: 16),
+        "cells are laid out on a grid of int(sqrt(h * w)) columns": _columns(lambda h, w: math.isqrt(h * w)),
+        "cells are laid out on a grid of round(sqrt(h * w)) columns": _columns(lambda h, w: round(math.sqrt(h * w))),
+        "cells are laid out on a grid of ceil(sqrt(h * w)) columns": _columns(lambda h, w: math.ceil(math.sqrt(h * w))),
     },
     "sinusoidal2d.axis_repeated": {
-        "both parts show the row": lambda i, j, h, w: (i, i),
-        "both parts show the column": lambda i, j, h, w: (j, j),
+        "both parts encode the row": lambda i, j, h, w: (i, i),
+        "both parts encode the column": lambda i, j, h, w: (j, j),
     },
     "sinusoidal.position.reversed": {
-        "rows are counted from below": lambda i, j, h, w: (h - 1 - i, j),
+        "rows are counted from the bottom": lambda i, j, h, w: (h - 1 - i, j),
         "columns are counted from the right": lambda i, j, h, w: (i, w - 1 - j),
     },
 }
@@ -54,7 +54,7 @@ CELLS = {words: (code, cells) for code, written in _CELLS.items() for words, cel
 
 
 class Image(Sinusoid):
-    """Sinusoids of two axes, each with half of the channels: of DETR, LoFTR, MAE and others."""
+    """Sinusoids of two axes, each with half of the channels: DETR, LoFTR, MAE and others."""
 
     prefix, cut_wrong = "sinusoidal2d", "sinusoidal2d.start"
     ignores = "grid cls"
@@ -66,7 +66,7 @@ class Image(Sinusoid):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        # the last one where a part has dim // 2 dimensions, also where these are odd
+        # the last one if a part has dim // 2 dimensions, even an odd number
         self.truth = {**self.truth, "narrow": False}
         if self.truth["over"]:
             self.definition = "sinusoidal2d@detr"
@@ -75,7 +75,7 @@ class Image(Sinusoid):
 
     @property
     def width(self) -> int:
-        """How many dimensions show each axis."""
+        """The number of dimensions of each axis."""
         return 2 * math.ceil(self.calls.dim / 4)
 
     def positions(self, model: Model, shape: Shape) -> tuple[Array, ...]:
@@ -86,7 +86,7 @@ class Image(Sinusoid):
         return _scaled(model, y, h, w)[None], _scaled(model, x, w, h)[None]
 
     def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
-        """Return the code of cells from the positions of their rows and columns."""
+        """Return the encoding of cells from the positions of their rows and columns."""
         dim, join = self.calls.dim, model["join"]
         d = dim if join == "sum" else dim // 2 if model["narrow"] else self.width
         parts = [added_faults.wave(model, p, d) for p in axes]
@@ -119,20 +119,20 @@ class Image(Sinusoid):
             yield Fault(f"sinusoidal2d.{code}", change, {"found": _words(change), "asked": asked})
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
-        """Return the finding behind an image that fails: only square ones work, or a width that does not divide."""
+        """Return the finding behind an image that fails: only square ones work, or the width does not divide."""
         if self.calls.works(subject, (2, 4, 4)):
-            words = f"{case.words} fails and a square image works"
+            words = f"{case.words} fails, but a square image works"
             return finding("sinusoidal2d.grid_shape_square", self.calls.case(case.args[0]), words=words)
         return super().refusal(subject, case, error)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at."""
+        """Return the parts that were not judged."""
         return ["images of more than 9 rows or columns, and images in half precision", *self.ignored()]
 
 
 def _scaled(model: Model, number: Array, size: int, other: int) -> Array:
-    """Return the positions of rows or columns of an axis of `size`, where the other axis is `other` long."""
-    last = (size - 1 + model["start"]) or 1e-6  # of one cell only; programs add a tiny number to divide by
+    """Return the positions of rows or columns of an axis of `size`, if the other axis has length `other`."""
+    last = (size - 1 + model["start"]) or 1e-6  # with only one cell, programs add a tiny number to the divisor
     divisor = {"": 1.0, "size": size, "last": last, "other": other}[model["over"]]
     scaled: Array = (number + model["start"]) / divisor * model["scale"]
     return scaled
@@ -144,7 +144,7 @@ def _words(model: Model) -> str:
 
 
 def _joined(parts: Sequence[Array], join: str) -> Array:
-    """Return the codes of rows and of columns in one."""
+    """Return the encodings of rows and of columns joined."""
     if join == "sum":
         return parts[0] + parts[1]
     a, b = parts if join.endswith("yx") else parts[::-1]

@@ -1,4 +1,4 @@
-"""Rows of a table for distances in a window: every distance (dy, dx) must have one row, of its own."""
+"""Rows of a table for distances in a window: every distance (dy, dx) must have exactly one row of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from posenc.verify.families.bias_calls import invoke
 
 WINDOWS = ((3, 5), (5, 3), (2, 7), (4, 4), (1, 4), (4, 1))
 RENUMBERED = (
-    "every distance has one row of its own, in another order: a table that is trained so is as good, one from "
-    "elsewhere has its rows moved"
+    "every distance has one row of its own, in another order: right for a table trained this way, but rows of another "
+    "implementation do not fit"
 )
 COLUMNS = (
-    "tokens run down the columns: in a square window every distance still has one row of its own; for windows that "
+    "tokens run down the columns: in a square window every distance still has one row of its own; in windows that "
     "are not square the axes are exchanged"
 )
 
@@ -36,16 +36,16 @@ def offsets(h: int, w: int, by_columns: bool = False) -> tuple[Array, Array]:
 
 
 def firsts(rows: Array) -> Array:
-    """Return where each row number stands first: what is left of them where any renumbering is right."""
+    """Return the first index of each row number, which is the same for any renumbering."""
     _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
     return np.asarray(first[inverse].reshape(rows.shape))
 
 
 class Indices(Family):
-    """`index(h, w)`; any numbering of the distances is right that keeps to the table.
+    """`index(h, w)`; any numbering of the distances within the table is right.
 
     Attributes:
-        numbered: Whether rows are shown by their numbers.
+        numbered: Whether the row numbers themselves are visible.
     """
 
     definition, mismatch = "swin", "swin.index.not_by_distance"
@@ -59,7 +59,7 @@ class Indices(Family):
         self.truth = {"by_columns": False}
 
     def cases(self) -> Iterator[Case]:
-        """Yield the window that is asked for and others, which a subject may refuse."""
+        """Yield the requested window and others, which a subject may refuse."""
         if self.asked:
             yield Case("near", self.asked, f"index{self.asked}")
         for size in WINDOWS:
@@ -72,11 +72,11 @@ class Indices(Family):
         if isinstance(found, Tensor) and found.numel() == n * n:
             found = found.reshape(n, n)
         elif case.optional:
-            raise guard.NotAnsweredError("rows of another number of pairs came back")
+            raise guard.NotAnsweredError("the result has rows for another number of pairs")
         return Seen(case, guard.shaped(found, (n, n), case.words).detach().cpu().double().numpy(), 0.0)
 
     def limit(self, h: int, w: int) -> int:
-        """Return how many rows the table of a window has; a smaller window may be a part of the one that is asked."""
+        """Return how many rows the table of a window has; a smaller window may use a part of the requested one."""
         rows = self.spec.get("table_rows")
         if self.asked and h <= self.asked[0] and w <= self.asked[1]:
             h, w = self.asked
@@ -92,12 +92,12 @@ class Indices(Family):
         return rows
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return where tokens share a row, and others do not, otherwise than their distances; or rows of no table."""
+        """Return where tokens share a row but not a distance, or the reverse; or where rows are outside the table."""
         outside = (seen.value < 0) | (seen.value >= self.limit(*seen.case.args)) | (seen.value % 1 != 0)
         return np.where((firsts(seen.value) != firsts(predicted)) | (outside & self.numbered), np.inf, 0.0)
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return whether the rows are numbered as Swin's."""
+        """Return whether the rows are numbered like Swin's."""
         return bool((seen.value == predicted).all()) or not self.numbered
 
     def unlike(self, seen: Sequence[Seen]) -> str:

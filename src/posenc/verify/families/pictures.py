@@ -1,4 +1,4 @@
-"""Rotations of pictures: a table of angles by the size of the grid, or a function on positions of two axes."""
+"""Rotations of images: a table of angles by the size of the grid, or a function of positions on two axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -12,32 +12,32 @@ from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.axes import Angles, turned
+from posenc.verify.families.axes import Angles, wrapped
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
 SIZES = ((3, 5), (4, 2), (1, 6), (7, 1), (19, 40), (70, 3))
-WIDE = 1 << 15  # columns of a picture in which all places are
+WIDE = 1 << 15  # columns of an image that contains all places
 SMALL = 7  # patches along a side, which every table has
 LADDERS = {
     "axis": "each axis has all frequencies",
     "shared": "one series of frequencies runs over all pairs, whichever axis they follow",
     "dealt": "the even frequencies go to the first axis and the odd ones to the second",
 }
-# (row, column) of token t in a grid of h rows and w columns where tokens are misplaced
+# (row, column) of token t in a grid of h rows and w columns if tokens are misplaced
 PLACES = {
     "patches are counted column by column": ("grid_transposed", lambda t, h, w: (t % h, t // h)),
     "patches are counted down the columns of a (w, h) grid": ("axes_swapped", lambda t, h, w: (t // h, t % h)),
     "both axes follow the column": ("axis_repeated", lambda t, h, w: (t % w, t % w)),
     "both axes follow the row": ("axis_repeated", lambda t, h, w: (t // w, t // w)),
-    "pairs follow the patch's number, not its place": ("flat_index", lambda t, h, w: (t, t)),
+    "pairs follow the index of the patch, not its place": ("flat_index", lambda t, h, w: (t, t)),
     "rows are counted from the bottom": ("origin", lambda t, h, w: (h - 1 - t // w, t % w)),
     "columns are counted from the right": ("origin", lambda t, h, w: (t // w, w - 1 - t % w)),
 }
 
 
 class Grid(Angles):
-    """What both conventions share: two axes, in blocks or alternating, with one of three series of frequencies."""
+    """The common part of both conventions: two axes, in blocks or alternating, with one of three frequency series."""
 
     definition, mismatch, word, clockwise = "axial_rope", "rope2d.mismatch", "rope2d", ""
 
@@ -46,20 +46,20 @@ class Grid(Angles):
         order, ladder = spec.get("order"), spec.get("ladder")
         if order not in (None, "xy", "yx"):
             raise ValueError(
-                f"verify: order must be 'xy' (columns in the first pairs) or 'yx' (rows first); got {order!r:.60}."
+                f"verify: order must be 'xy' (the first pairs follow columns) or 'yx' (rows first); got {order!r:.60}."
             )
         if ladder not in (None, *LADDERS):
             raise ValueError(f"verify: ladder must be one of {', '.join(LADDERS)}; got {ladder!r:.60}.")
         own = {"ladder": ladder or "axis", "interleaved": bool(spec.get("interleaved", False))}
         first = "row" if order == "yx" else "column"
         self.truth = {**self.truth, **own, "first": first, "place": "", "step": (1.0, 1.0)}
-        self.open: list[tuple[Model, str]] = []  # what the specification leaves open, and how to say it
+        self.open: list[tuple[Model, str]] = []  # what the specification leaves open, and how to declare it
         if ladder is None and own["interleaved"]:
-            left = f"how frequencies are given to the axes: say ladder ({', '.join(LADDERS)}) to have it judged"
+            left = f"the distribution of frequencies: declare ladder ({', '.join(LADDERS)}) to have it judged"
             self.open.append(({"ladder": "shared"}, left))
-        if order is None and convention == "rope_axes_fn":  # a table has columns first where nothing is said
+        if order is None and convention == "rope_axes_fn":  # a table has columns first if no order is declared
             self.open.append(
-                ({"first": "row"}, "which axis the first pairs follow: say order (xy, yx) to have it judged")
+                ({"first": "row"}, "which axis the first pairs follow: declare order (xy, yx) to have it judged")
             )
 
     def layout(self, model: Model) -> tuple[Any, Array]:
@@ -73,7 +73,7 @@ class Grid(Angles):
         return second ^ (model["first"] == "column"), freq
 
     def cells(self, case: Case) -> tuple[Array, int, int]:
-        """Return the number of each token in a grid row by row, and the rows and columns of the grid."""
+        """Return the index of each token in a grid, row by row, and the rows and columns of the grid."""
         raise NotImplementedError
 
     def coordinates(self, model: Model, case: Case) -> Array:
@@ -84,13 +84,13 @@ class Grid(Angles):
         return np.stack((row * down, column * right), 1)
 
     def free(self) -> Iterator[Choice]:
-        """Yield the other direction, and what the specification leaves open."""
+        """Yield the opposite direction, and what the specification leaves open."""
         for changes in list(product(*[({}, change) for change, _ in self.open], ({}, {"sign": -1.0})))[1:]:
             change = {name: value for part in changes for name, value in part.items()}
             yield Choice(change, self.clockwise if "sign" in change else "")
 
     def faults(self) -> Iterator[Fault]:
-        """Yield exchanged axes, and other ways to give axes and frequencies to pairs: right in other models."""
+        """Yield exchanged axes, and other ways to distribute axes and frequencies: right in other models."""
         asked, first = self.truth["interleaved"], self.truth["first"]
         other = "row" if first == "column" else "column"
         swapped = f"the first pairs follow the {other} and the others the {first}"
@@ -109,7 +109,7 @@ class Grid(Angles):
         yield from super().faults()
 
     def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
-        """Return by how much a step down and a step right rotate each pair, and in which picture."""
+        """Return by how much a step down and a step right rotate each pair, and in which image."""
         raise NotImplementedError
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
@@ -119,9 +119,9 @@ class Grid(Angles):
             return None
         for choice in (Choice({}), *self.free()):
             chosen = {**self.truth, **choice.change}
-            (below, beside, where), (axes, right) = self.steps(one, chosen), self.layout(chosen)
-            freq = chosen["sign"] * np.where(axes == 0, below, beside)
-            clear = np.abs(right - 0.1)  # of a pair that no step rotates by half a turn, and each by enough
+            (below, sideways, where), (axes, right) = self.steps(one, chosen), self.layout(chosen)
+            freq = chosen["sign"] * np.where(axes == 0, below, sideways)
+            clear = np.abs(right - 0.1)  # a pair that no step rotates by half a rotation, and each step by enough
             pairs = [int(np.where(axes == axis, clear, np.inf).argmin()) for axis in (0, 1)]
             down, across = (float(freq[pair] / right[pair]) for pair in pairs)
             values = {"down": down, "right": across, "where": where}
@@ -133,16 +133,16 @@ class Grid(Angles):
         return None
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return the frequencies of each axis, 0: row, 1: column, and how they are given to them."""
+        """Return the frequencies of each axis, 0: row, 1: column, and how they are distributed over them."""
         return {**super().measured(seen, model), "ladder": model["ladder"]}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return that the series of frequencies was taken as found."""
+        """Return that the series of frequencies was accepted as measured."""
         return [words for _, words in self.open if words]
 
 
 class Picture(Grid):
-    """Judges table(h, w) -> angles (h * w, pairs), row by row."""
+    """Judge table(h, w) -> angles (h * w, pairs), row by row."""
 
     def cases(self) -> Iterator[Case]:
         """Yield sizes of grids; large ones may be beyond the end of a table."""
@@ -162,21 +162,21 @@ class Picture(Grid):
         return np.arange(np.prod(case.args), dtype=np.float64), *case.args
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return what an angle may be off, which grows with the grid."""
+        """Return the tolerance of each angle, which grows with the grid."""
         slack: Array = super().slack(seen, predicted, model) * max(seen.case.args)
         return slack
 
     def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
         """Return the angles of the patches below and next to the first one."""
-        (h, w), moved = seen.case.args, turned(self.visible(seen.value, seen.case))
-        return moved[w], moved[1], f" in a picture of {h} x {w}"
+        (h, w), moved = seen.case.args, wrapped(self.visible(seen.value, seen.case))
+        return moved[w], moved[1], f" in an image of {h} x {w}"
 
 
 class Rotated(Grid):
-    """Judges rope(x, positions): x (batch, heads, seq, head_dim), positions (batch, seq, 2) of rows and columns.
+    """Judge rope(x, positions): x (batch, heads, seq, head_dim), positions (batch, seq, 2) of rows and columns.
 
-    With layout "half" a pair is either (i, i + half of the axis's block) or (i, i + half of the head): both are in use,
-    and the specification has no word for it.
+    With layout "half" a pair is either (i, i + half of the axis's block) or (i, i + half of the head): both are in
+    use, and the specification has no word for it.
     """
 
     kinds = (kind("rope2d.grad.severed", "grad", "near"),)
@@ -201,7 +201,7 @@ class Rotated(Grid):
         yield Case("grad", (near,), "the gradient of rope(x, positions)", optional=True)
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return queries and keys as they are rotated, (2, heads, tokens, head_dim); of "grad", two gradients."""
+        """Return rotated queries and keys, (2, heads, tokens, head_dim); for "grad", two gradients."""
         places = torch.from_numpy(case.args[0].astype(np.int64))
         positions, found, graded = torch.stack((places, places.flip(0))), [], case.kind == "grad"
         for vector in (self.q, self.k):
@@ -213,12 +213,12 @@ class Rotated(Grid):
             found.append(y[0].detach().double().numpy())
             if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
                 raise SubjectError(
-                    Cause("rope.batch.rows_share", "places of two rows of a batch give other angles", 1.0)
+                    Cause("rope.batch.rows_share", "equal places in two rows of a batch give different angles", 1.0)
                 )
         return Seen(case, np.stack(found))
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return rotated queries and keys; of "grad" what goes back from these, which are the vectors themselves."""
+        """Return rotated queries and keys; for "grad" their gradients, which are the vectors themselves."""
         angles = super().predict(model, case)
         a, b = self._pairs(model)
         y = np.repeat(torch.cat((self.q, self.k)).double().numpy()[:, :, None], len(angles), 2)
@@ -244,7 +244,7 @@ class Rotated(Grid):
         return value if case.kind == "grad" else np.asarray(np.einsum("hpd,hqd->hpq", value[0], value[1]))
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return what a score may be off: float32 angles err with the position."""
+        """Return the tolerance of each score: float32 angles have errors that grow with the position."""
         far = np.abs(seen.case.args[0]).max(1)
         scores: Array = 4e-5 * self.n + 6e-7 * self.n * (far[:, None] + far)
         return np.full(1, 1e-3) if seen.case.kind == "grad" else scores
@@ -254,7 +254,7 @@ class Rotated(Grid):
         return bool(np.abs(seen.value - predicted).max() < 1e-2)
 
     def cells(self, case: Case) -> tuple[Array, int, int]:
-        """Return the places as patches of a picture that has room for all."""
+        """Return the places as patches of an image that contains all of them."""
         row, column = case.args[0].T
         return row * WIDE + column, WIDE, WIDE
 
@@ -262,8 +262,8 @@ class Rotated(Grid):
         """Return the angles between queries at (1, 0) or (0, 1) and at (0, 0)."""
         a, b = self._pairs(model)
         z = seen.value[0, 0, ..., a] + 1j * seen.value[0, 0, ..., b]
-        beside, below = np.angle(z[:, 1:3] / z[:, :1]).T
-        return below, beside, ""
+        sideways, below = np.angle(z[:, 1:3] / z[:, :1]).T
+        return below, sideways, ""
 
     def faults(self) -> Iterator[Fault]:
         """Yield other pairings as well."""
@@ -276,4 +276,4 @@ class Rotated(Grid):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what a rotation of places leaves open."""
-        return [*super().not_judged(seen), "places that are no whole numbers, and half precision"]
+        return [*super().not_judged(seen), "places that are not whole numbers, and half precision"]

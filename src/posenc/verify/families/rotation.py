@@ -1,4 +1,4 @@
-"""Rotations in seven ways to call them: one formula whose every choice is a parameter, asked near and far."""
+"""Rotations called in seven ways: one formula whose every choice is a parameter, tested near and far."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,15 +17,15 @@ from posenc.verify.families.rotation_calls import REACH, Ask, places
 from posenc.verify.families.rotation_read import lanes, rotated, rows
 from posenc.verify.report import Cause
 
-ROUNDING = 2e-5  # of a dimension, of which float32 explains no more near the beginning
-OF_ANGLES = 2.0**-20  # of an angle: frequencies and products in float32
-OF_DECAY = 5e-4  # of xPos's powers
+ROUNDING = 2e-5  # the error of a dimension that float32 explains near the start
+OF_ANGLES = 2.0**-20  # relative error of an angle: frequencies and products in float32
+OF_DECAY = 5e-4  # relative error of xPos's scales
 HALF = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # what rounding to a half precision changes
-EDGES = 0.3  # of the numbers that float32 before a rounding may move to a neighbour
+EDGES = 0.3  # the share of numbers that float32 errors may round to a neighbour
 ROUNDED = ("round_positions", "round_frequencies", "round_product", "round_table", "round_x", "round_y")
 CLOCKWISE = (
-    "both sides rotate clockwise: the same but for the sign of the second dimension of each pair, in q and k alike, "
-    "and weights that were trained so need it"
+    "both sides rotate clockwise: the second dimension of each pair has the opposite sign, in q and k alike, "
+    "and weights trained this way need it"
 )
 
 
@@ -44,44 +44,44 @@ class Rotation(Family):
         self.reach = REACH[convention]
         name = "xpos" if asked.xpos else "rope"
         self.definition = name if asked.scaling == "default" else f"{asked.scaling}@transformers-5"
-        self.reached, self.unseen = 0, list[str]()  # the last near position that was answered; what was refused
-        self.origin: Array | None = None  # what position 0 does to queries and keys so that no score sees it
+        self.reached, self.unseen = 0, list[str]()  # the last near position with an answer; what was refused
+        self.origin: Array | None = None  # the effect of position 0 on queries and keys, if scores do not change
         self.two = _two_vectors(asked.head_dim)
         self.kinds = _kinds(asked)
         by_length = asked.trained is not None
         self.truth = {
             "freq": asked.inv_freq if by_length else asked.inv_freq(1),
             "gain": asked.gain if by_length else asked.gain(1),
-            "by": "end",  # whose length chooses frequencies: the text's "end", the call's "tokens", "first", ...
+            "by": "end",  # the length that chooses frequencies: the text's "end", the call's "tokens", "first", ...
             "pairing": asked.layout or "half",
-            "tables": None,  # the pairing by which cos and sin are laid out, where it is another one
+            "tables": None,  # the pairing of cos and sin, if it differs
             "first": asked.first,
-            "partner": None,  # how far apart the two dimensions of a pair are, where it is not half the width
+            "partner": None,  # the distance between the two dimensions of a pair, if it is not half the width
             "sign": 1.0,
-            "form": "",  # other blocks than a rotation: "same", "first", "second"
-            "pos": None,  # where tokens stand, from Places
-            "order": None,  # in which order dimensions come back
+            "form": "",  # blocks that are not rotations: "same", "first", "second"
+            "pos": None,  # positions of tokens, from Places
+            "order": None,  # the order of the returned dimensions
             **dict.fromkeys(ROUNDED),
-            "drift": 1.0,  # what float32 multiplies frequencies by
+            "drift": 1.0,  # the factor of frequencies from float32 rounding
             "growth": rotation_faults.growth(asked, *asked.xpos) if asked.xpos else None,
-            "centre": False,  # whether xPos counts powers from the middle of the text
-            "powers": None,  # the pairing by which they are laid out, where it is another one
-            "round_powers": None,  # the dtype of positions in powers
-            "q": {"grow": 1.0} if asked.xpos else {},  # what holds for one side only
+            "centre": False,  # whether xPos's exponents are counted from the middle of the text
+            "powers": None,  # the pairing of the scales, if it differs
+            "round_powers": None,  # the dtype of positions in exponents
+            "q": {"grow": 1.0} if asked.xpos else {},  # changes of one side only
             "k": {"grow": -1.0} if asked.xpos else {},
         }
 
     def fed(self, ask: Ask) -> Tensor:
-        """Return the vectors that a question feeds, (vectors, head_dim)."""
+        """Return the vectors that a question uses, (vectors, head_dim)."""
         x = torch.eye(self.asked.head_dim) if ask.vectors == "basis" else self.two
         return x.to(getattr(torch, ask.dtype))
 
     def given(self, case: Case) -> Array:
-        """Return the queries and the keys that a case feeds, (2, vectors, positions or 1, head_dim)."""
+        """Return the queries and the keys of a case, (2, vectors, positions or 1, head_dim)."""
         return np.stack([self.fed(case.args[0]).double().numpy()[:, None]] * 2)
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return vectors rotated by a model, (2, vectors, positions, head_dim); for "grad" as they were."""
+        """Return vectors rotated by a model, (2, vectors, positions, head_dim); for "grad" the unrotated vectors."""
         ask: Ask = case.args[0]
         where, x = places(self.convention, ask), self.given(case)[0]
         if case.kind == "grad":
@@ -95,7 +95,7 @@ class Rotation(Family):
         return np.stack([found[0], found[-1]])
 
     def visible(self, value: Array, case: Case) -> Array:
-        """Return an answer with xPos's powers divided evenly among queries and keys: a constant is free."""
+        """Return an answer with xPos's scales divided evenly between queries and keys: a constant is free."""
         ask: Ask = case.args[0]
         if self.asked.xpos is None or ask.vectors == "basis" or ask.pos[0] != 0:
             return value
@@ -105,8 +105,8 @@ class Rotation(Family):
         return np.stack([value[0] / share, value[1] * share])
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return how far an answer is from a prediction; where something is rounded, float32 before it may move it."""
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # wrong powers grow beyond all numbers
+        """Return how far an answer is from a prediction; float32 errors may change how a number is rounded."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # wrong scales overflow
             off = super().off(seen, predicted, model)
         wrong = off > 1
         rounds = any(part.get(name) for part in (model, model["q"], model["k"]) for name in ROUNDED)
@@ -117,7 +117,7 @@ class Rotation(Family):
         return np.asarray(off * slack / (slack + np.abs(ends[1] - ends[0])))
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return what float32 explains: more for large angles."""
+        """Return the rounding error of float32, which is larger for large angles."""
         ask: Ask = seen.case.args[0]
         where = places(self.convention, ask)
         freq = np.abs(rows(model, "freq", where, ask.heads))
@@ -132,22 +132,22 @@ class Rotation(Family):
         return np.asarray(size * (share + OF_ANGLES * angle))
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return whether nothing was taken off that scores do not see."""
+        """Return whether no effect of position 0 was removed."""
         return seen.note is None
 
     def unlike(self, seen: Sequence[Seen]) -> str:
-        """Return what position 0 does, in words."""
+        """Return the effect of position 0, in words."""
         origin = next(s.note for s in seen if s.note is not None)
         is_order = (np.abs(origin).max(1) > 1 - 1e-4).all()
-        what = "dimensions come back in another order" if is_order else "position 0 is rotated as well, or scaled"
-        return f"{what}, in queries and keys alike, which no score sees; keys cached by other code do not fit"
+        what = "dimensions are returned in another order" if is_order else "position 0 is rotated as well, or scaled"
+        return f"{what}, in queries and keys alike, which does not change scores; keys cached by other code do not fit"
 
     def free(self) -> Iterator[Choice]:
-        """Yield the pairing where the specification is silent, the other direction, and rounding that is declared."""
+        """Yield the pairing if none is declared, the opposite direction, and declared rounding."""
         dtype, table = self.asked.activation_dtype, {"round_table": self.asked.activation_dtype}
         pairings = [{}] if self.asked.layout else [{}, {"pairing": "interleaved"}]
-        roundings = [{}, table, {**table, "round_x": dtype}] if dtype in HALF else [{}]  # as q and k are
-        by_tokens = self.asked.trained is not None and self.convention != "hf_rope"  # whose definition is by positions
+        roundings = [{}, table, {**table, "round_x": dtype}] if dtype in HALF else [{}]  # q and k have it
+        by_tokens = self.asked.trained is not None and self.convention != "hf_rope"  # it is defined by positions
         lengths = [{}, {"by": "tokens"}] if by_tokens else [{}]
         for parts in list(product(pairings, [{}, {"sign": -1.0}], roundings, lengths))[1:]:
             change = {name: value for part in parts for name, value in part.items()}
@@ -158,22 +158,22 @@ class Rotation(Family):
         yield from rotation_faults.faults(self.asked, self.truth, self.reach)
 
     def plausible(self, fault: Fault, wrong: Sequence[Seen]) -> bool:
-        """Return False for a fault of one side only where both sides come back alike."""
+        """Return False for a fault of one side only if both sides are returned alike."""
         is_one_sided = bool({"q", "k"} & set(fault.change)) and self.asked.xpos is None
         return not is_one_sided or any(not np.allclose(s.value[0], s.value[1], 0, 1e-6) for s in wrong)
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
-        """Name vectors that are overwritten, and a text of declared length that fails."""
+        """Report vectors that are overwritten, or a text of declared length that fails."""
         if cause.code == "subject.writes_input":
             return Fault("rope.input.mutated")
         last = case.args[0].pos[-1]
         if cause.code == "subject.raises" and self.asked.max_positions and case.kind in ("near", "far"):
-            message = f"positions up to {last:,} fail, and {self.asked.max_positions:,} are asked for: {cause.message}"
+            message = f"positions up to {last:,} fail, but {self.asked.max_positions:,} are declared: {cause.message}"
             return Fault("rope.table.too_short", {}, {"message": message, "fix": ""}, {"positions": [last]})
         return None
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Name a rounding that would show in a short text, and does not: only the longer table is rounded."""
+        """Report a rounding that a short text would show but does not: only the longer table is rounded."""
         is_late = {"near", "after_half"} & wrong and not {"short", "after_half_short"} & wrong
         if not is_late or not fault.code.startswith("rope.precision."):
             return fault
@@ -198,18 +198,18 @@ class Rotation(Family):
         return {"layout": model["pairing"]}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not asked."""
+        """Return the parts that were not judged."""
         said = list(self.unseen)
         last = max((s.case.args[0].pos[-1] for s in seen), default=0)
         if last and (self.asked.max_positions or 0) > last + 1:
             said.append(f"positions beyond {last:,}")
         if self.asked.activation_dtype is None:
-            said.append("half precision: no activation_dtype is given")
+            said.append("half precision: no activation_dtype is declared")
         return said
 
 
 def _kinds(asked: Asked) -> list[Kind]:
-    """Return the faults that show by which calls are wrong."""
+    """Return the faults that show in which calls are wrong."""
     kept = "rope.dynamic.state_kept" if asked.scaling == "dynamic" else "rope.state_kept"
     half = asked.activation_dtype if asked.activation_dtype in HALF else ""
     return [
@@ -225,7 +225,7 @@ def _kinds(asked: Asked) -> list[Kind]:
 
 
 def _two_vectors(head_dim: int) -> Tensor:
-    """Return two vectors whose numbers are of one size, large enough to meet a bound, and of no half precision."""
+    """Return two vectors whose entries have similar sizes, exceed any clamp, and are not exact in half precision."""
     generator = torch.Generator().manual_seed(3)
     size = 8 + 16 * torch.rand(2, head_dim, generator=generator)
     return size * (2 * torch.randint(0, 2, (2, head_dim), generator=generator) - 1)

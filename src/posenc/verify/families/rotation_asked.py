@@ -1,4 +1,4 @@
-"""What a specification asks of a rotation: width, pairing, frequencies by length of the text, and gain."""
+"""The rotation that a specification declares: width, pairing, frequencies by length of the text, and gain."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,11 +10,11 @@ import numpy as np
 from posenc import config, frequencies
 from posenc.verify.engine.records import Array
 
-ByLength = Callable[[int], Array]  # of a text of so many tokens
+ByLength = Callable[[int], Array]  # number of tokens -> frequencies
 LENGTH = "original_max_position_embeddings"
 OLD = {"ntk": "dynamic", "su": "longrope", "none": "default"}  # other names of a scaling
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
-PARAMETERS = (  # of scalings, which a specification may have next to their name
+PARAMETERS = (  # of scalings; a specification may give them next to the name
     *("factor", LENGTH, "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow"),
     *("mscale", "mscale_all_dim", "truncate", "short_factor", "long_factor", "alpha"),
 )
@@ -22,21 +22,21 @@ PARAMETERS = (  # of scalings, which a specification may have next to their name
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a specification asks of a rotation."""
+    """The rotation that a specification declares."""
 
     head_dim: int
-    rotary_dim: int  # over which exponents count
+    rotary_dim: int  # exponents are counted over this width
     n_pairs: int
-    first: int  # dimension that rotates
-    layout: str | None  # "half", "interleaved", or None where nothing is said
+    first: int  # first rotated dimension
+    layout: str | None  # "half", "interleaved", or None if not declared
     base: float
     scaling: str  # "default" for none
     factor: float  # 1 for none
-    original: int  # length before scaling; 1 where none is known
+    original: int  # length before scaling; 1 if unknown
     trained: int | None  # length at which frequencies change
-    parameters: Mapping[str, Any]  # more of the scaling
-    source: Mapping[str, Any]  # the configuration that is given, or one of the words of the specification
-    max_positions: int | None  # that must work
+    parameters: Mapping[str, Any]  # more parameters of the scaling
+    source: Mapping[str, Any]  # the given configuration, or one made of the specification's words
+    max_positions: int | None  # the length that must work
     activation_dtype: str | None
     xpos: tuple[float, float] | None  # base and gamma of xPos's decay
 
@@ -50,11 +50,11 @@ class Asked:
         return _formed(self, max(seq_len, self.trained) if self.trained else 1)[0]
 
     def gain(self, seq_len: int) -> Array:
-        """Return what multiplies rotated dimensions."""
+        """Return the factor of rotated dimensions."""
         return _formed(self, max(seq_len, self.trained) if self.trained else 1)[1]
 
     def changed(self, **parameters: Any) -> ByLength | None:
-        """Return the frequencies by other parameters of the scaling, or another rope_theta; None if there are none."""
+        """Return the frequencies with changed parameters of the scaling or another rope_theta; None if not possible."""
         source = dict(self.source)
         for key in ("rope_parameters", "rope_scaling"):
             if isinstance(source.get(key), Mapping):
@@ -76,23 +76,23 @@ def _formed(asked: Asked, seq_len: int) -> tuple[Array, Array]:
 
 
 def read(spec: Mapping[str, Any], *, is_xpos: bool = False) -> Asked:
-    """Return what a specification asks for."""
+    """Return the rotation that a specification declares."""
     source = _source(spec)
     pairing: Any = spec.get("layout") or "half"
     rotary = config.rotary(source, pairing=pairing)
-    if spec.get("rotary_dim") not in (None, rotary.rotary_dim):  # the spec outweighs the type
+    if spec.get("rotary_dim") not in (None, rotary.rotary_dim):  # the specification overrides the type
         source.pop("model_type", None)
         rotary = config.rotary(source, pairing=pairing)
     said = spec.get("scaling")
     said = said.get("rope_type", said.get("type")) if isinstance(said, Mapping) else said
     if OLD.get(str(said), said) in {*KINDS} - {rotary.rope_type}:
         found = rotary.rope_type
-        raise ValueError(f"verify: scaling is {said!r}, and the config's is {found!r}. Say one of them in the spec.")
+        raise ValueError(f"verify: scaling is {said!r}, but the config's is {found!r}. Declare only one of them.")
     head_dim, original = int(spec.get("head_dim") or rotary.head_dim), rotary.original_max_len or 1
     is_last = "last" in (spec.get("rotary_side"), rotary.rotary_side)
     longest = spec.get("max_positions") or (spec.get("config") or {}).get("max_position_embeddings")
     if rotary.rope_type == "dynamic" and longest == original:
-        longest = None  # the trained length, beyond which it is to work
+        longest = None  # the trained length; the code must work beyond it
     dtype = spec.get("activation_dtype")
     return Asked(
         head_dim=head_dim,
@@ -114,7 +114,7 @@ def read(spec: Mapping[str, Any], *, is_xpos: bool = False) -> Asked:
 
 
 def _source(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration for `config.rotary`: the one given, its gaps filled with the words of the spec."""
+    """Return a configuration for `config.rotary`: the given one, completed with the words of the specification."""
     source, is_given = dict(spec.get("config") or {}), bool(spec.get("config"))
     head_dim, rotary_dim = spec.get("head_dim"), spec.get("rotary_dim")
     if not is_given and not (head_dim := head_dim or spec.get("dim") or rotary_dim):
@@ -129,12 +129,12 @@ def _source(spec: Mapping[str, Any]) -> dict[str, Any]:
         words = {word: spec[word] for word in PARAMETERS if spec.get(word) is not None}
         source["rope_scaling"] = {**words, **given, "rope_type": OLD.get(name, name)}
         if source["rope_scaling"]["rope_type"] == "dynamic" and source["rope_scaling"].get(LENGTH):
-            source["max_position_embeddings"] = source["rope_scaling"][LENGTH]  # where transformers reads it
+            source["max_position_embeddings"] = source["rope_scaling"][LENGTH]  # transformers reads it here
         elif spec.get("max_positions"):
             source.setdefault("max_position_embeddings", spec["max_positions"])
     own = source.get("rope_parameters") or source.get("rope_scaling") or {}
     if not is_given and spec.get("base") not in (None, own.get("rope_theta", spec.get("base"))):
-        raise ValueError(f"verify: base is {spec['base']:g}, and rope_theta {own['rope_theta']:g}. Say one of them.")
+        raise ValueError(f"verify: base is {spec['base']:g}, rope_theta {own['rope_theta']:g}. Declare only one.")
     if "rope_theta" not in {**own, **source} and ("base" in spec or not is_given):
         source["rope_theta"] = float(spec.get("base") or 10000.0)
     is_said = {"rotary_dim", "partial_rotary_factor", "rotary_pct", "qk_rope_head_dim"} & {*source, *own}

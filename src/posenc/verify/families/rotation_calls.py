@@ -1,4 +1,4 @@
-"""What a rotation is asked, and how: seven ways to call it, near and far, alone, after other calls, backwards."""
+"""Calls of a rotation in seven conventions: near and far, one by one, after other calls, backwards."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
     from posenc.verify.families.rotation import Rotation
 
 HEADS = 3
-FAINT = 1e-5  # of float32: what may be off without meaning anything
-REPEATS = 1e-4  # of the largest number: what two runs of one call may differ by
-REACH = {  # which positions one call may ask for: any, consecutive ones from any offset, or those from 0 on
+FAINT = 1e-5  # float32 differences below it are ignored
+REPEATS = 1e-4  # relative to the largest number: the most that two runs of one call may differ
+REACH = {  # the positions of one call: any, consecutive ones from any offset, or those from 0 on
     **dict.fromkeys(("hf_rope", "meta_complex", "rope_fn"), "any"),
     **dict.fromkeys(("rope_offset_fn", "lucidrains"), "run"),
     **dict.fromkeys(("bshd_module", "xpos_fn"), "start"),
 }
-FAR = 4096  # positions that must work where nothing is said
-FARTHEST = 2**17  # of positions that are declared
-UNSAID = 2**16 + 2  # where none are: beyond what 16 bits hold
-LONGEST = 20_000  # tokens that are fed at once
-NUMBERS = 2**23  # of one tensor of basis vectors
+FAR = 4096  # positions that must work if none are declared
+FARTHEST = 2**17  # of declared positions
+UNSAID = 2**16 + 2  # if none are declared: beyond 16 bits
+LONGEST = 20_000  # tokens in one call
+NUMBERS = 2**23  # entries of one tensor of basis vectors
 STEPS = (3, 5, 7, 11, 100, 101, 257, 258, 1001, 2051)
-ODD = (511, 1023, 2047, 4099, 9001, 17003, 32771)  # far ones that are no power of two, which all dtypes hold
-OF_HALF = (255, 256, 257, 259, 511, 1023, 2049)  # around those that a half precision does not hold
+ODD = (511, 1023, 2047, 4099, 9001, 17003, 32771)  # far ones, not powers of two, since all dtypes hold those
+OF_HALF = (255, 256, 257, 259, 511, 1023, 2049)  # around the first ones that half precision does not hold
 
 
 @dataclass(frozen=True)
 class Ask:
     """One question to a rotation."""
 
-    pos: tuple[int, ...]  # whose answers are kept, ascending
-    vectors: str = "two"  # what is fed at each: "basis" or "two"
-    dtype: str = "float32"  # of what is fed
+    pos: tuple[int, ...]  # the kept positions, ascending
+    vectors: str = "two"  # the vectors at each position: "basis" or "two"
+    dtype: str = "float32"  # of the vectors
     whole: bool = False  # the whole text up to the last position in one call
-    alone: bool = False  # each token by a call of its own
+    alone: bool = False  # one call for each token
     rows: bool = False  # the second row of the batch has the positions in the other order
     heads: int = HEADS
     strided: bool = False  # views with heads and tokens exchanged in memory; vectors of different tokens differ in size
-    before: tuple["Ask", ...] = ()  # what the same object is asked before
+    before: tuple["Ask", ...] = ()  # earlier calls of the same object
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the tokens of an answer stood in their calls, (positions,) each."""
+    """Where the tokens of an answer were in their calls, (positions,) each."""
 
     pos: Array
     index: Array  # of the token in its call
@@ -66,7 +66,7 @@ class Places:
 
 
 def calls(convention: str, ask: Ask) -> list[tuple[list[int], list[int]]]:
-    """Return the positions of each call, and the numbers of those tokens that are kept.
+    """Return the positions of each call, and the indices of the tokens that are kept.
 
     >>> calls("rope_offset_fn", Ask((1, 100)))
     [([0, 1, 2], [1]), ([98, 99, 100], [2])]
@@ -78,22 +78,22 @@ def calls(convention: str, ask: Ask) -> list[tuple[list[int], list[int]]]:
         return [(list(range(listed[-1] + 1)), listed)]
     if reach == "any":
         return [(listed, list(range(len(listed))))]
-    firsts = [max(p - 2, 0) for p in listed]  # three tokens each: a single one may go another way
+    firsts = [max(p - 2, 0) for p in listed]  # three tokens each: single tokens may take another path
     return [([first, first + 1, first + 2], [p - first]) for first, p in zip(firsts, listed, strict=True)]
 
 
 @cache
 def places(convention: str, ask: Ask) -> Places:
-    """Return where each token of an answer stood."""
+    """Return where each token of an answer was."""
     rows = [(call[i], i, call[0], max(call), len(call)) for call, wanted in calls(convention, ask) for i in wanted]
     return Places(*np.array(rows, dtype=np.float64).T)
 
 
 def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask, *, alike: bool = True) -> Array:
-    """Return what becomes of vectors x (vectors, head_dim) as queries and as keys: (2, vectors, positions, head_dim).
+    """Return vectors x (vectors, head_dim), rotated as queries and as keys: (2, vectors, positions, head_dim).
 
     Raises:
-        SubjectError: A call fails, numbers are not finite, or heads of one token come back unlike each other.
+        SubjectError: A call fails, numbers are not finite, or heads of one token are rotated differently.
     """
     parts = []
     for positions, wanted in calls(convention, ask):
@@ -110,7 +110,7 @@ def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask, *, alike:
     spread, by_token = (float(np.abs(found - t).max()) for t in (found[:, :, :1], found[:, :, :, :1]))
     if alike and not ask.strided and spread >= FAINT * max(1.0, float(np.abs(found).max())):
         code, message = "rope.heads.differ", f"heads of one token are rotated differently, by up to {spread:.3g}"
-        code = "rope.axis.heads" if by_token <= 1e-3 else code  # where tokens of a head are rotated alike
+        code = "rope.axis.heads" if by_token <= 1e-3 else code  # if tokens of a head are rotated alike
         raise SubjectError(Cause(code, message, spread, {"heads": ask.heads}))
     return np.ascontiguousarray(found[:, :, -1])
 
@@ -146,7 +146,7 @@ def rotate(
         raise SubjectError(Cause("subject.shape", message, 1.0, {"call": words}))
     q, k = (guard.shaped(t, tuple(q.shape), words) for t in found[:2])
     if convention == "xpos_fn" and q.dtype != k.dtype:
-        message = f"queries come back in {str(q.dtype)[6:]} and keys in {str(k.dtype)[6:]}"
+        message = f"queries are returned in {str(q.dtype)[6:]} and keys in {str(k.dtype)[6:]}"
         raise SubjectError(Cause("xpos.dtype.keys_float32", message, 1.0, {"call": words}))
     return (q.transpose(1, 2), k.transpose(1, 2)) if is_bshd else (q, k)
 
@@ -158,7 +158,7 @@ def doubling(end: int, *more: int) -> tuple[int, ...]:
 
 
 def cases(family: "Rotation") -> Iterator[Case]:
-    """Yield all questions; what later ones ask depends on how far the first ones came."""
+    """Yield all questions; later ones depend on how far the first ones worked."""
     asked, reach, half = family.asked, family.reach, family.asked.activation_dtype
     near = min(asked.max_positions or FAR, asked.trained or FAR, FAR)
     yield Case("short", (Ask(doubling(min(12, near)), whole=True),), "a text of 12 tokens")
@@ -177,7 +177,7 @@ def cases(family: "Rotation") -> Iterator[Case]:
         if len(first) > 5:
             yield Case("offsets", (replace(offsets[2], before=(*offsets[:2],)),), "three tokens after three others")
     if family.convention == "hf_rope":
-        yield Case("rows", (Ask(first[:4], rows=True),), "a batch whose rows have positions of their own")
+        yield Case("rows", (Ask(first[:4], rows=True),), "a batch whose rows have different positions")
     ends = {first[-1] + 1, min(2 * (asked.trained or 1), LONGEST, asked.max_positions or LONGEST)}
     long = tuple(Ask(doubling(n, n - 1), whole=reach != "any" or n <= LONGEST) for n in sorted(ends))
     yield Case("again", (Ask(first[:6], before=long),), "a short text after a long one")
@@ -193,7 +193,7 @@ def cases(family: "Rotation") -> Iterator[Case]:
 
 
 def _far(family: "Rotation") -> Iterator[Case]:
-    """Yield positions as far out as is declared; what is not declared may be refused."""
+    """Yield positions as far as declared; beyond, a refusal is allowed."""
     asked = family.asked
     end = min(asked.max_positions or UNSAID, asked.trained or FARTHEST, FARTHEST)
     end = min(end, FAR) if family.reach == "start" else end
@@ -205,7 +205,7 @@ def _far(family: "Rotation") -> Iterator[Case]:
 
 
 def _lengths(family: "Rotation") -> Iterator[Case]:
-    """Yield texts at and beyond the length at which frequencies change, and calls that end them."""
+    """Yield texts at and beyond the length at which frequencies change, and calls that end such texts."""
     asked, trained = family.asked, family.asked.trained
     longest = asked.max_positions or 4 * (trained or 1024)
     lengths = [2 * longest] if asked.scaling != "default" and trained is None else []
@@ -221,9 +221,9 @@ def _lengths(family: "Rotation") -> Iterator[Case]:
 
 
 def observe(family: "Rotation", subject: Any, case: Case) -> Seen:
-    """Return the answer to a case, without what scores do not see of position 0.
+    """Return the answer to a case, without effects of position 0 that do not change scores.
 
-    Beyond the lengths that are declared, an error is a refusal, and the positions before it are the answer.
+    Beyond the declared lengths, an error is a refusal, and the positions before it are the answer.
     """
     ask: Ask = case.args[0]
     if case.kind == "short":
@@ -235,7 +235,7 @@ def observe(family: "Rotation", subject: Any, case: Case) -> Seen:
         return Seen(case, _gradient(family, subject, ask))
     kept = fresh(subject)
     for earlier in ask.before:
-        with suppress(SubjectError):  # such as a text that is too long: what is asked after it counts
+        with suppress(SubjectError):  # such as a text that is too long: only the calls after it count
             feed(family.convention, lambda: kept, family.fed(earlier), earlier)
     take = (lambda: kept) if ask.before else partial(fresh, subject)
     is_open = case.kind in ("near", "far") and family.asked.max_positions is None
@@ -257,7 +257,7 @@ def observe(family: "Rotation", subject: Any, case: Case) -> Seen:
 
 
 def _steady(family: "Rotation", subject: Any) -> None:
-    """Raise if calls depend on one another or rows on their batch, if zeros do not stay, or if dtypes differ."""
+    """Raise if calls depend on each other or rows on their batch, if zeros change, or if dtypes differ."""
     end, one, x = min(family.asked.trained or 16, family.asked.max_positions or 16), fresh(subject), family.two
     ask = Ask(tuple(p for p in (0, 1, 2, 5) if p < end), whole=True)
     first, again = (feed(family.convention, lambda: one, x, ask, alike=False) for _ in range(2))
@@ -270,9 +270,9 @@ def _steady(family: "Rotation", subject: Any) -> None:
     crossed = "rope.side.mixed" if q.any() else "rope.side.exchanged"
     for code, off, words in (
         ("rope.not_deterministic", other - first, "the same call on two copies gives two results"),
-        ("rope.state_kept", again - first, "the same call gives something else the second time"),
-        ("rope.not_linear", zero, "zeros do not come back as zeros: something is added"),
-        ("rope.axis.batch", alone - first[:, 1:], "a row of a batch comes back otherwise than by itself"),
+        ("rope.state_kept", again - first, "the same call gives another result the second time"),
+        ("rope.not_linear", zero, "zeros are not returned as zeros: a term is added"),
+        ("rope.axis.batch", alone - first[:, 1:], "a row of a batch gets another result than by itself"),
         (crossed, torch.stack((q - right, k)).numpy(), "queries depend on keys, or keys on queries"),
     ):
         share = float(np.abs(off).max() / np.abs(first).max(initial=1e-30))
@@ -282,7 +282,7 @@ def _steady(family: "Rotation", subject: Any) -> None:
 
 
 def _gradient(family: "Rotation", subject: Any, ask: Ask) -> Array:
-    """Return the vectors x times <x, gradient of |y|^2 / 2> / |y|^2, which is 1 where y is linear in x."""
+    """Return the vectors x times <x, gradient of |y|^2 / 2> / |y|^2, which is 1 if y is linear in x."""
     x = family.two[:, None, None].expand(-1, HEADS, len(ask.pos), -1).contiguous()
     sides = [x.clone().requires_grad_() for _ in range(2)]
     out = rotate(family.convention, fresh(subject), sides[0], sides[1], torch.tensor(ask.pos), grad=True)

@@ -17,26 +17,26 @@ from posenc.verify.families.rotation_calls import Places
 
 OTHER = {"half": "interleaved", "interleaved": "half"}
 SIDES = {"q": "queries", "k": "keys"}
-Known = tuple[str, Model, Mapping[str, Any]]  # a code without "rope.", a change, what its rule says
-# where a token stands, by what a call may ask for; it should stand at offset + index
+Known = tuple[str, Model, Mapping[str, Any]]  # a code without "rope.", a change, values for its rule
+# wrong positions of a token, by the positions that a call may use; the right one is offset + index
 PLACES: Mapping[str, tuple[tuple[str, Callable[[Places], Array], str], ...]] = {
     "run": (
         ("offset.ignored", lambda at: at.index, ""),
         ("offset.miscounted", lambda at: at.index + 2 * at.first, "the offset counts twice"),
-        ("offset.miscounted", lambda at: at.index - at.first, "the offset is taken off and not added"),
+        ("offset.miscounted", lambda at: at.index - at.first, "the offset is subtracted instead of added"),
         ("offset.miscounted", lambda at: at.index + at.first * at.tokens, "the offset is multiplied by the length"),
         ("offset.miscounted", lambda at: at.pos + at.tokens, "the length of the call is added to the offset"),
         ("kv_cache.off_by_one", lambda at: at.pos + (at.first > 0), "one too many"),
         ("kv_cache.off_by_one", lambda at: at.pos - (at.first > 0), "one too few"),
     ),
     "any": (
-        ("positions.given_ignored", lambda at: at.index, "given positions are not used, tokens are counted instead"),
+        ("positions.given_ignored", lambda at: at.index, "given positions are ignored; tokens are counted"),
         ("positions.given_ignored", lambda at: at.index + 1, "tokens are counted from 1, whatever positions are given"),
     ),
     "": (
         ("window.positions_constant", lambda at: at.first, "all tokens of a call get the position of the first"),
         ("window.positions_constant", lambda at: at.last, "all tokens of a call get the position of the last"),
-        ("window.positions_constant", lambda at: np.where(at.first, at.first, at.pos), "all get an offset but 0"),
+        ("window.positions_constant", lambda at: np.where(at.first, at.first, at.pos), "all get a nonzero offset"),
         ("table.wraps", lambda at: (at.pos + 128) % 256 - 128, "positions are kept in int8"),
         ("table.wraps", lambda at: (at.pos + 2**15) % 2**16 - 2**15, "positions are kept in int16"),
     ),
@@ -58,7 +58,7 @@ def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
         if {"pairing", "tables", "first", "form", "by"} & set(change):
             continue
         for side, name in SIDES.items():
-            said = {**values, "side": name, "why": _full(code), "whose": f" of {name} only"}
+            said = {**values, "side": name, "why": _full(code), "scope": f" of {name} only"}
             code_of_side = code if code.startswith("precision.") else "side.differ"
             yield Fault(f"rope.{code_of_side}", {side: {**truth[side], **change}}, said)
 
@@ -68,7 +68,7 @@ def _full(code: str) -> str:
 
 
 def _sides(asked: Asked, truth: Model) -> Iterator[Known]:
-    """Yield queries and keys that are not rotated alike."""
+    """Yield queries and keys that are rotated differently."""
     lanes, end = np.arange(asked.head_dim), asked.first + asked.rotary_dim
     part = lanes[asked.first : end]
     order = np.concatenate((lanes[: asked.first], part[::2], part[1::2], lanes[end:]))
@@ -76,7 +76,7 @@ def _sides(asked: Asked, truth: Model) -> Iterator[Known]:
     nothing = {"freq": np.zeros(asked.n_pairs), "gain": 1.0}
     yield "not_turned", nothing, {}
     for side, name in SIDES.items():
-        what = f"{name} are paired {other}, and the other side {pairing}"
+        what = f"{name} are paired {other}, but the other side {pairing}"
         for code, change in (
             ("side.not_turned", nothing),
             ("sign.one_side", {"sign": -truth["sign"]}),
@@ -90,10 +90,10 @@ def _sides(asked: Asked, truth: Model) -> Iterator[Known]:
 
 
 def _blocks(asked: Asked, truth: Model) -> Iterator[Known]:
-    """Yield other pairs of dimensions, and blocks that are no rotations."""
+    """Yield other pairs of dimensions, and blocks that are not rotations."""
     pairing, other, head_dim, width = truth["pairing"], OTHER[truth["pairing"]], asked.head_dim, asked.rotary_dim
-    what = "cos and sin are laid out for one pairing, and dimensions are paired in the other"
-    widths = {"width": head_dim, "turning": width}
+    what = "cos and sin are laid out for one pairing, but dimensions are paired in the other"
+    widths = {"width": head_dim, "rotating": width}
     over_head, whole = asked.plain(width=head_dim), asked.plain(width=head_dim, n_pairs=head_dim // 2)
     yield "layout.wrong_pairing", {"pairing": other}, {"found": other, "asked": pairing}
     yield "layout.mixed", {"tables": other}, {"what": what}
@@ -110,7 +110,7 @@ def _blocks(asked: Asked, truth: Model) -> Iterator[Known]:
 
 
 def _gains(asked: Asked) -> Iterator[Known]:
-    """Yield a scaling that is lost as a whole, and other gains."""
+    """Yield a missing scaling, and other gains."""
     if asked.scaling == "default":
         return
     plain, values = asked.plain(), {"scaling": asked.scaling, "base": asked.base}
@@ -134,10 +134,10 @@ def _gains(asked: Asked) -> Iterator[Known]:
 
 
 def _precision(reach: str) -> Iterator[Known]:
-    """Yield every step of the formula in half precision, by itself and with others."""
+    """Yield every step of the formula in half precision, by itself and together with others."""
     before = ("positions", "frequencies", "product")
     for dtype, short in SHORT.items():
-        values, table = {"dtype": dtype, "whose": "", "also": ""}, {"round_table": dtype}
+        values, table = {"dtype": dtype, "scope": "", "also": ""}, {"round_table": dtype}
         for more in ({}, {"round_positions": dtype}) if reach == "run" else ():
             offset = {"pos": partial(_rounded_offset, dtype), **more}
             yield f"precision.positions_{short}", offset, {**values, "what": "offsets"}
@@ -148,7 +148,7 @@ def _precision(reach: str) -> Iterator[Known]:
             cut, what = {f"round_{s}": dtype for s in steps}, " and ".join(steps).replace("product", "products of both")
             code = f"precision.{'product' if 'product' in steps else steps[0]}_{short}"
             yield code, cut, {**values, "what": what}
-            yield code, {**cut, **table}, {**values, "what": what, "also": ", and cosines and sines are as well"}
+            yield code, {**cut, **table}, {**values, "what": what, "also": "; cosines and sines are rounded too"}
 
 
 def _rounded_offset(dtype: str, at: Places) -> Array:
@@ -156,20 +156,20 @@ def _rounded_offset(dtype: str, at: Places) -> Array:
 
 
 def growth(asked: Asked, base: float, gamma: float, step: Any = np.asarray) -> Callable[[Array], Array]:
-    """Return the logarithms of xPos's powers of queries as a function of positions, (positions, pairs)."""
+    """Return the logarithms of xPos's scales of queries as a function of positions, (positions, pairs)."""
     zeta = (2.0 * np.arange(asked.n_pairs) / asked.rotary_dim + gamma) / (1 + gamma)
     return lambda pos: np.outer(step(pos / base), np.log(zeta))
 
 
 def _decay(asked: Asked) -> Iterator[Known]:
-    """Yield xPos's faults: which side decays, by which power."""
+    """Yield xPos's faults: which side decays, and by which exponent."""
     if asked.xpos is None:
         return
     base, gamma = asked.xpos
-    what = "xPos's scales are laid out for one pairing, and dimensions are paired in the other"
+    what = "xPos's scales are laid out for one pairing, but dimensions are paired in the other"
     yield "layout.mixed", {"powers": OTHER[asked.layout or "half"]}, {"what": what}
     for dtype, short in SHORT.items():
-        values = {"dtype": dtype, "what": "positions", "also": ", and before powers are formed", "whose": ""}
+        values = {"dtype": dtype, "what": "positions", "also": ", and before the exponents of scales", "scope": ""}
         yield f"precision.positions_{short}", {"round_positions": dtype, "round_powers": dtype}, values
     for centre in (False, True):
         for code, q, k in (

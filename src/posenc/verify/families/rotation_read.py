@@ -1,4 +1,4 @@
-"""The formula of a rotation, with every choice a parameter, and its inverse: what answers show by themselves."""
+"""The formula of a rotation, with every choice a parameter, and its inverse, which measures answers."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 
 from posenc.verify.engine import Fault, Seen
 from posenc.verify.engine.precision import rounded
-from posenc.verify.engine.read import base_of, known, speeds, structure, turns, whole_ends
+from posenc.verify.engine.read import base_of, known, phasors, speeds, structure, whole_ends
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.rotation_calls import Ask, Places
 
 if TYPE_CHECKING:
     from posenc.verify.families.rotation import Rotation
 
-CLOSE = 1e-3  # of an angle or a gain: far above rounding here, far below any fault
+CLOSE = 1e-3  # tolerance of an angle or a gain: far above rounding, far below any fault
 Complex = NDArray[np.complex128]
-Lanes = tuple[Any, Any, Any]  # whole numbers of pairs and of partners, and signs
+Lanes = tuple[Any, Any, Any]  # indices of pairs and of partners, and signs
 
 
 def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
     """Return vectors x (vectors, positions or 1, head_dim) rotated by a model: (vectors, positions, head_dim).
 
-    Positions of several axes are (positions, pairs): those that each pair reads.
+    Positions on several axes are (positions, pairs): the position that each pair follows.
     """
     head_dim = x.shape[-1]
     freq, gain = rows(m, "freq", where, heads), rows(m, "gain", where, heads)
@@ -46,7 +46,7 @@ def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
     if m["form"] == "same":
         sign = np.abs(sign)
     y = x * cos + x[..., partner] * sign * sin
-    if m["form"] in ("first", "second"):  # which is made first, and seen by the other
+    if m["form"] in ("first", "second"):  # this one is computed first, and the other one reads it
         late = sign > 0 if m["form"] == "first" else sign < 0
         y = np.where(late, x * cos + y[..., partner] * sign * sin, y)
     y = rounded(y, m["round_y"])
@@ -54,7 +54,7 @@ def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
 
 
 def lanes(head_dim: int, n_pairs: int, model: Model, pairing: str | None = None) -> Lanes:
-    """Return for each dimension the number of its pair (-1: it does not rotate), its partner, and the sine's sign."""
+    """Return for each dimension the index of its pair (-1: not rotated), its partner, and the sign of the sine."""
     return _lanes(head_dim, n_pairs, pairing or model["pairing"], model["first"], model["partner"] or n_pairs)
 
 
@@ -86,7 +86,7 @@ def rows(m: Model, name: str, where: Places, heads: int) -> Array:
 
 @np.errstate(all="ignore")
 def read(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-    """Return pairs or places that the answers show by themselves."""
+    """Return wrong pairs or positions that the answers show by themselves."""
     for s in wrong:
         if s.case.kind in ("near", "far"):
             for fault in (*_of_structure(family, model, s), *_of_positions(family, s, model)):
@@ -101,7 +101,7 @@ def _stands(family: "Rotation", seen: Seen, model: Model) -> bool:
 
 
 def _of_structure(family: "Rotation", model: Model, seen: Seen) -> Iterator[Fault]:
-    """Yield dimensions that rotate with others than they should."""
+    """Yield dimensions that rotate with the wrong partners."""
     asked = family.asked
     pair, partner, _ = lanes(asked.head_dim, asked.n_pairs, model)
     want = {(i, int(partner[i])) for i in range(len(pair)) if pair[i] >= 0 and partner[i] > i}
@@ -114,16 +114,16 @@ def _of_structure(family: "Rotation", model: Model, seen: Seen) -> Iterator[Faul
             code = "partial.width" if first == 0 and width != asked.rotary_dim else "partial.wrong_partner"
             code = "layout.wrong_pairing" if (width, first) == (asked.rotary_dim, model["first"]) else code
             wanted = f"{asked.rotary_dim}, paired {model['pairing']}"
-            yield Fault(f"rope.{code}", {}, {"found": f"{found.words()}, of {name}", "asked": wanted})
+            yield Fault(f"rope.{code}", {}, {"found": f"{found.words()} in {name}", "asked": wanted})
 
 
 def sides_of(family: "Rotation", seen: Seen, model: Model) -> tuple[Array, Complex, Complex]:
-    """Return positions, and gain * exp(i angle) of each pair of queries and of keys, where pairs are as asked."""
+    """Return positions, and gain * exp(i angle) of each pair of queries and of keys, if pairs are right."""
     ask: Ask = seen.case.args[0]
     pair, partner, sign = lanes(family.asked.head_dim, family.asked.n_pairs, model)
     a = np.array(sorted(np.flatnonzero(sign < 0), key=lambda lane: pair[lane]))
     if ask.vectors == "basis":
-        q, k = (turns(m, list(zip(a, partner[a], strict=True))) for m in seen.value.transpose(0, 2, 3, 1))
+        q, k = (phasors(m, list(zip(a, partner[a], strict=True))) for m in seen.value.transpose(0, 2, 3, 1))
     else:
         sides = zip(seen.value[:, 0], family.given(seen.case)[:, 0], strict=True)
         q, k = ((y[:, a] + 1j * y[:, partner[a]]) / (x[:, a] + 1j * x[:, partner[a]]) for y, x in sides)
@@ -132,34 +132,34 @@ def sides_of(family: "Rotation", seen: Seen, model: Model) -> tuple[Array, Compl
 
 
 def _of_positions(family: "Rotation", seen: Seen, model: Model) -> Iterator[Fault]:
-    """Yield zeros, ends of tables and other places of tokens, which a model is to explain."""
+    """Yield zeros, ends of tables and other positions of tokens, which a model must then explain."""
     pos, q, _ = sides_of(family, seen, model)
     lost = (np.abs(q) < CLOSE).all(1)
     if lost.any() and family.asked.xpos is None:
-        how = f"the token at position {pos[lost][0]:,.0f} comes back as zeros"
+        how = f"the token at position {pos[lost][0]:,.0f} is returned as zeros"
         yield Fault("rope.table.too_short", {}, {"how": how})
     freq, z = family.asked.inv_freq(int(pos[-1]) + 1), q / np.abs(q)
     for name, end in whole_ends(pos, z, freq, CLOSE + 2.0**-20 * np.outer(pos, freq)):
         if name == "wraps":
-            how = f"positions begin again at {end:,.0f}"
+            how = f"positions restart at {end:,.0f}"
             yield Fault("rope.table.wraps", {"pos": lambda at, end=end: at.pos % end}, {"how": how})
         else:
-            how = f"positions from {end:,.0f} on are those of {end - 1:,.0f}"
+            how = f"positions from {end:,.0f} on use the angles of {end - 1:,.0f}"
             last = {"pos": lambda at, end=end: np.minimum(at.pos, end - 1)}
             yield Fault("rope.table.too_short", last, {"how": how})
-    slow = int(np.where(freq > 0, freq, np.inf).argmin())  # which does not show how often it went round
+    slow = int(np.where(freq > 0, freq, np.inf).argmin())  # its angle does not show how many rotations it made
     z, f = z[:, slow], freq[slow]
     for found in (pos + np.angle(z * np.exp(-1j * pos * f)) / f, np.angle(z) / f):
         for at in (np.round(found), np.round(2 * found) / 2):
             off = at != pos
-            if off.any() and not np.allclose(at * pos[-1], at[-1] * pos):  # a factor is one of frequencies
+            if off.any() and not np.allclose(at * pos[-1], at[-1] * pos):  # a factor belongs to the frequencies
                 values = {"position": int(pos[off][0]), "at": float(at[off][0])}
                 yield Fault("rope.positions.other", {"pos": lambda _, at=at: at}, values)
 
 
 @np.errstate(all="ignore")
 def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-    """Return what is measured of a rotation that nothing explains: one side, a gain, one base, speeds."""
+    """Return the measurements of a rotation that nothing explains: one side, a gain, one base, speeds."""
     asked, by_kind = family.asked, {s.case.kind: s for s in wrong}
     if "near" not in by_kind:
         return Fault("rope.not_linear" if "short" in by_kind else family.mismatch)
@@ -178,7 +178,7 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
         return Fault(family.mismatch)
     if abs(gain - want) > CLOSE:
         code = {"yarn": "rope.yarn.attention_factor", "default": "rope.gain"}.get(asked.scaling, "rope.scaling.gain")
-        return Fault(code, {}, {"used": gain, "asked": want, "words": "none that is known"})
+        return Fault(code, {}, {"used": gain, "asked": want, "words": "no known formula"})
     pair, base = int(np.abs(found / np.where(freq == 0, np.inf, freq) - 1).argmax()), base_of(found, asked.rotary_dim)
     if base is not None and abs(found[0] - 1) < 1e-4:
         return Fault("rope.frequency.base", {}, {"used": known(base), "asked": asked.base})

@@ -1,4 +1,4 @@
-"""Wrong frequencies, scaled or not: what a rotation would rotate by, were it made so."""
+"""Wrong frequencies, scaled or not, as a faulty rotation would use them."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -13,8 +13,8 @@ from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.rotation_asked import LENGTH, Asked, ByLength
 
 Speeds = Iterator[tuple[str, Array | ByLength | None, Mapping[str, Any]]]  # codes without "rope.", frequencies, words
-BY = {  # what else than the length of the whole text may choose frequencies
-    "by_offset": ("first", "where a call begins"),
+BY = {  # wrong quantities that may choose frequencies instead of the length of the text
+    "by_offset": ("first", "the first position of a call"),
     "by_tokens": ("tokens", "the number of tokens of a call"),
     "length_from_head_axis": ("heads", "the number of heads"),
     "list_by_token": ("token", "the position of each token"),
@@ -22,7 +22,7 @@ BY = {  # what else than the length of the whole text may choose frequencies
 
 
 def faults(asked: Asked) -> Iterator[tuple[str, Model, Mapping[str, Any]]]:
-    """Yield codes without "rope.", changes of the formula, and what rules say of them."""
+    """Yield codes without "rope.", changes of the formula, and values for the rules."""
     of = {"yarn": _yarn, "llama3": _llama3, "dynamic": _dynamic, "longrope": _longrope}
     for code, freq, values in (*of.get(asked.scaling, _few)(asked), *_others(asked)):
         if freq is not None:
@@ -43,11 +43,11 @@ def _others(asked: Asked) -> Speeds:
             yield "config.theta_not_read", freq, {"used": used, "asked": base}
     for code, other, how in (
         ("inverted", base ** (2.0 * i / width), "2i/d: frequencies rise from pair to pair"),
-        ("whole_exponents", np.ones(n), "cut to whole numbers, so that all pairs rotate alike"),
+        ("whole_exponents", np.ones(n), "rounded down to whole numbers, so that all pairs rotate alike"),
         ("exponents", base ** (-1.0 * i / width), "half as large as they should be"),
         ("exponents", base ** (-4.0 * i / width), "twice as large as they should be"),
         ("exponents", base ** (-2.0 * (i + 1) / width), "counted from 1"),
-        ("exponents", asked.inv_freq(asked.original)[::-1], "in the other order: the slowest pair comes first"),
+        ("exponents", asked.inv_freq(asked.original)[::-1], "in reverse order: the slowest pair comes first"),
         ("last_is_base", base ** (-1.0 * i / max(n - 1, 1)), "spread so that the last pair reaches the base"),
     ):
         yield f"frequency.{code}", other, {"how": how}
@@ -74,7 +74,7 @@ def _grown(asked: Asked, factor: float, trained: int, seq_len: int) -> Array:
 
 
 def _few(asked: Asked) -> Speeds:
-    """Yield what may be wrong where nothing is scaled, or simply."""
+    """Yield faults without scaling, or with a simple one."""
     if asked.scaling == "default":
         for factor in (2.0, 4.0, 8.0, 0.5, 0.25):
             yield "config.scaling_unasked", asked.plain() / factor, {"factor": factor}
@@ -83,8 +83,8 @@ def _few(asked: Asked) -> Speeds:
             freq = partial(_beyond, asked, asked.max_positions, over)
             yield "dynamic.not_gated_by_type", freq, {"length": asked.max_positions}
     elif asked.scaling == "proportional":
-        i, turning = np.arange(asked.n_pairs), max(1, int(float(asked.parameters.get("share", 1.0)) * asked.n_pairs))
-        yield "proportional.compressed_width", np.where(i < turning, asked.base ** (-i / turning), 0.0), {}
+        i, rotating = np.arange(asked.n_pairs), max(1, int(float(asked.parameters.get("share", 1.0)) * asked.n_pairs))
+        yield "proportional.compressed_width", np.where(i < rotating, asked.base ** (-i / rotating), 0.0), {}
 
 
 def _beyond(asked: Asked, length: int, over: float, seq_len: int) -> Array:
@@ -92,7 +92,7 @@ def _beyond(asked: Asked, length: int, over: float, seq_len: int) -> Array:
 
 
 def _other_lengths(asked: Asked) -> Speeds:
-    """Yield the scaling laid for another trained length."""
+    """Yield the scaling computed for another trained length."""
     for length in (asked.max_positions, asked.original * asked.factor, 2048, 4096, 8192, 32768, 131072):
         if length and length != asked.original:
             values = {"used": int(length), "asked": asked.original}
@@ -100,11 +100,11 @@ def _other_lengths(asked: Asked) -> Speeds:
 
 
 def _yarn(asked: Asked) -> Speeds:
-    """Yield YaRN with other ends of its ramp, for another length, and with other things blended."""
+    """Yield YaRN with other ends of its ramp, for another length, and with other blends."""
     more, plain, factor, i = asked.parameters, asked.plain(), asked.factor, np.arange(asked.n_pairs)
     fast, slow = float(more.get("beta_fast", 32.0)), float(more.get("beta_slow", 1.0))
     rounds, length = bool(more.get("truncate", True)), asked.original
-    how = "not rounded to whole pairs, and should be" if rounds else "rounded to whole pairs, and should not be"
+    how = "not rounded to whole pairs, but should be" if rounds else "rounded to whole pairs, but should not be"
     yield "yarn.range_rounded", asked.changed(truncate=not rounds), {"how": how}
     yield "yarn.betas_not_read", asked.changed(beta_fast=32.0, beta_slow=1.0), {}
     yield from _other_lengths(asked)
@@ -121,16 +121,16 @@ def _yarn(asked: Asked) -> Speeds:
 
 
 def _llama3(asked: Asked) -> Speeds:
-    """Yield Llama 3's scaling with another ramp, with other parameters, and other rules in its place."""
+    """Yield Llama 3's scaling with another ramp or other parameters, and other rules in its place."""
     low, high = float(asked.parameters["low_freq_factor"]), float(asked.parameters["high_freq_factor"])
     plain, factor, length = asked.plain(), asked.factor, asked.original
-    turns = length * plain / (2 * np.pi)
-    even, middle = np.clip((turns - low) / (high - low), 0, 1), (turns >= low) & (turns <= high)
-    in_length = np.clip((1 / low - 1 / turns) / (1 / low - 1 / high), 0, 1)
-    for code, t, how in (  # how much of the plain frequency is kept
+    rotations = length * plain / (2 * np.pi)
+    even, middle = np.clip((rotations - low) / (high - low), 0, 1), (rotations >= low) & (rotations <= high)
+    in_length = np.clip((1 / low - 1 / rotations) / (1 / low - 1 / high), 0, 1)
+    for code, t, how in (  # the kept share of the unscaled frequency
         ("in_wavelength", in_length, ""),
-        ("missing", turns >= low, "kept"),
-        ("missing", turns > high, "divided"),
+        ("missing", rotations >= low, "kept"),
+        ("missing", rotations > high, "divided"),
         ("inverted", 1 - even, "fast pairs are divided by the factor and slow ones kept"),
     ):
         yield f"llama3.ramp_{code}", t * plain + (1.0 - t) * plain / factor, {"how": how}
@@ -144,7 +144,7 @@ def _llama3(asked: Asked) -> Speeds:
 
 
 def _dynamic(asked: Asked) -> Speeds:
-    """Yield bases that grow otherwise with the text."""
+    """Yield bases that grow in another way with the text."""
     factor, trained, power = asked.factor, asked.original, asked.rotary_dim / (asked.rotary_dim - 2)
     for used in (1.0, 2.0, 4.0, 8.0):
         yield "dynamic.factor_not_read", partial(_grown, asked, used, trained), {"used": used}

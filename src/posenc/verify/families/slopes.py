@@ -1,4 +1,4 @@
-"""ALiBi's slopes by the authors' rule with every choice a parameter, and how slopes or a bias of them go wrong."""
+"""ALiBi's slopes by the authors' rule with every choice a parameter, and faults of slopes or of their bias."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 Series = Callable[[int], Array]
 Form = Callable[[Array, Array, Array, Callable[[Array], Array]], Array]
 FALCON = "alibi@falcon"
-# how the slopes of n heads come from a series for powers of two, of which low is the next lower one
+# the slopes of n heads from a series for powers of two; low is the next lower power
 REST: Mapping[str, Callable[[Series, int, int], Array]] = {
     "the authors'": lambda s, n, low: np.append(s(low), s(2 * low)[0::2][: n - low]),
     "one geometric series, 2**(-8 (h + 1) / n), as in the paper's text": lambda s, n, low: s(n),
     "the first slopes of the next power of two": lambda s, n, low: s(2 * low)[:n],
-    "those of the lower power of two and no more": lambda s, n, low: s(low),
-    "those of the lower power of two, over and over": lambda s, n, low: np.tile(s(low), 2)[:n],
+    "only those of the lower power of two": lambda s, n, low: s(low),
+    "those of the lower power of two, repeated": lambda s, n, low: np.tile(s(low), 2)[:n],
     "those of the lower power of two and the first of the next": lambda s, n, low: np.append(s(low), s(2 * low))[:n],
 }
 AUTHORS, GEOMETRIC, *_ = REST
-# how p ranks that share n heads come to their slopes
+# wrong slopes of p ranks that share n heads
 RANKS: Mapping[str, Callable[[Series, int, int], Array]] = {
     "each of {} ranks takes the first of the model's slopes": lambda s, n, p: np.tile(s(n)[: n // p], p),
-    "each of {} ranks takes the slopes of its own heads alone": lambda s, n, p: np.tile(s(n // p), p),
+    "each of {} ranks takes the slopes of only its own heads": lambda s, n, p: np.tile(s(n // p), p),
 }
 
 
@@ -39,7 +39,7 @@ def _product(m: Array, q: Array, k: Array, r: Callable[[Array], Array]) -> Array
     return r(r(m) * r(k))  # Falcon's, in bfloat16
 
 
-# codes, words and formulas of slopes (heads, 1, 1), queries (q_len, 1), keys and a rounding
+# codes, words and formulas of slopes (heads, 1, 1), queries (q_len, 1), keys and a rounding function
 FORMS: tuple[tuple[str, str, Form], ...] = (
     ("buffer_slice_shifted", "queries are counted from 0", lambda m, q, k, r: -m * np.abs(q - q[0] - k)),
     ("buffer_slice_shifted", "queries are counted from 0", lambda m, q, k, r: -m * np.maximum(q - q[0] - k, 0)),
@@ -61,23 +61,23 @@ ROUNDED: tuple[tuple[str, Form], ...] = (
 
 
 def truth(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that a specification asks for."""
+    """Return the parameters that a specification declares."""
     if spec.get("order") not in (None, "any"):
         asked = f"{spec['order']!r:.60}"
-        raise ValueError(f"verify: order of ALiBi's heads can only be 'any'; got {asked}. Leave it out for the usual.")
+        raise ValueError(f"verify: order of ALiBi's heads can only be 'any'; got {asked}. Remove it for the usual one.")
     config = spec.get("config") or {}
     top = config.get("alibi_bias_max", (config.get("attn_config") or {}).get("alibi_bias_max", 8))
     said = {str(spec.get(word)).removeprefix("alibi@") for word in ("variant", "slopes", "encoding")}
     return {
         "series": partial(geometric, top=float(spec.get("bias_max") or top)),
         "rest": GEOMETRIC if said & {"geometric", "paper"} else AUTHORS,
-        "ranks": None,  # a key of RANKS and how many
+        "ranks": None,  # a key of RANKS and the number of ranks
         "factor": 1.0,
         "round_slopes": None,
-        "given": {},  # slopes by the number of heads, as they were read off
-        "ahead": 0.0 if "one-sided" in said else 1.0,  # what a distance ahead counts
+        "given": {},  # measured slopes, by the number of heads
+        "ahead": 0.0 if "one-sided" in said else 1.0,  # the weight of a distance ahead
         "form": (_product, "bfloat16") if "falcon" in said | {config.get("model_type")} else None,  # of the bias
-        "flat": None,  # for which numbers of queries and keys there is no bias
+        "flat": None,  # a condition on q_len and k_len, under which there is no bias
     }
 
 
@@ -89,13 +89,13 @@ def definition(model: Model) -> str:
 
 
 def geometric(n: int, top: float = 8.0, first: float = 1.0, over: int | None = None) -> Array:
-    """Return 2^(-top (h + first) / n) of n heads: 1/4, 1/16, 1/64, 1/256 of 4."""
+    """Return 2^(-top (h + first) / n) for n heads: 1/4, 1/16, 1/64, 1/256 for 4."""
     powers: Array = 2.0 ** (-top * (np.arange(n) + first) / (over or n))
     return powers
 
 
 def is_power(n: int) -> bool:
-    """Return whether a number of heads is a power of two."""
+    """Return whether the number of heads is a power of two."""
     return n & (n - 1) == 0
 
 
@@ -114,12 +114,12 @@ def slopes_of(model: Model, n: int) -> Array:
 
 
 def alike(found: Array, want: Array, tolerance: float = 1e-3) -> bool:
-    """Return whether all slopes agree to a share of themselves."""
+    """Return whether all slopes agree within a relative tolerance."""
     return found.shape == want.shape and bool((np.abs(found - want) <= tolerance * np.abs(want) + 1e-12).all())
 
 
 def faults(family: "Alibi") -> Iterator[Fault]:
-    """Yield the known faults, with the numbers that were read off the answers."""
+    """Yield the known faults, with the measured numbers."""
     right = family.truth
     yield Fault("alibi.no_effect", {"factor": 0.0})
     yield from _series(family)
@@ -127,14 +127,14 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     yield from family.windows()
     asked = definition(right)
     sides = {"ahead": 1.0 - right["ahead"]}
-    for change, how in ({"rest": AUTHORS}, ""), ({"form": None}, ", formed in full precision,"), (sides, ""):
+    for change, how in ({"rest": AUTHORS}, ""), ({"form": None}, ", computed in full precision,"), (sides, ""):
         if (given := definition({**right, **change})) != asked:
             yield Fault("alibi.definition.other_version", change, {"given": given, "how": how, "asked": asked})
     if right["rest"] == AUTHORS:
         yield from (Fault("alibi.slopes.not_power_of_two", {"rest": how}, {"how": how}) for how in REST)
     for dtype in SHORT:
         yield Fault("alibi.precision.slopes_fp16", {"round_slopes": dtype}, {"dtype": dtype})
-    words = "as soon as there are more keys than queries the bias is the same for all keys"
+    words = "when there are more keys than queries, the bias is the same for all keys"
     yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q < k}, {"words": words})
     words = "for a single query the bias is the same for all keys"
     yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q == 1 < k}, {"words": words})
@@ -158,15 +158,15 @@ def faults(family: "Alibi") -> Iterator[Fault]:
 
 
 def _scaled(family: "Alibi") -> Iterator[Fault]:
-    """Yield the one factor by which the measured slopes differ from right ones, if there is one."""
+    """Yield the constant factor between the measured slopes and right ones, if there is one."""
     for n, s in list(family.found.items())[:1]:
         for rest in (family.truth["rest"], GEOMETRIC):
             want = family.steps_of({**family.truth, "rest": rest}, n)
             factor = float(s[0] / want[0])
             if abs(factor - 1) < 1e-4 or not alike(s, factor * want, 1e-4):
                 continue
-            root = 1 / (factor * factor + 1e-12)  # the size of a head?
-            why = f", that is divided by sqrt({root:.0f})" if root > 1.5 and abs(root - round(root)) < 1e-3 else ""
+            root = 1 / (factor * factor + 1e-12)  # the head dimension?
+            why = f", that is, divided by sqrt({root:.0f})" if root > 1.5 and abs(root - round(root)) < 1e-3 else ""
             values = {"factor": f"{factor:.5g}", "why": why}
             code = "alibi.sign" if factor < 0 else "alibi.scale.applied_to_bias"
             yield Fault(code, {"factor": factor}, values)
@@ -179,7 +179,7 @@ def _series(family: "Alibi") -> Iterator[Fault]:
     for first, count in ((0, "h"), (2, "h + 2")):
         change = {"series": partial(series, first=first)}
         yield Fault("alibi.slopes.exponent_off_by_one", change, {"top": top, "count": count})
-    for n in (4, 8, 12, 16, 32) if len(family.found) > 1 else ():  # of one number it is another last exponent
+    for n in (4, 8, 12, 16, 32) if len(family.found) > 1 else ():  # with one number it is another last exponent
         yield Fault("alibi.slopes.heads_hardwired", {"series": partial(series, over=n)}, {"n": n})
     for s in list(family.found.values())[:1]:
         if s[0] != s[-1] > 0 and abs(last := -math.log2(s[-1]) - top) > 1e-4:

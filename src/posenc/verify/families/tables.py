@@ -1,4 +1,4 @@
-"""Biases out of tables that are not shown: which distances share a number can be seen, whose row it is cannot."""
+"""Biases from hidden tables: it is visible which distances share a number, but not whose row it is."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ from posenc.verify.families import indices
 from posenc.verify.families.bias_calls import HIDDEN, LONGEST, Biases, ask, count, distance, gone
 from posenc.verify.families.buckets import T5
 
-UNKNOWN = "which row of the table a distance has: the table is not shown"
-EMPTY = "all distances have one bias: the table is empty, or the bias has no effect"
+UNKNOWN = "which row of the table belongs to a distance: the table is not visible"
+EMPTY = "all distances have the same bias: the table is empty, or the bias has no effect"
 
 
 def _numbers(values: Array) -> Array:
@@ -25,7 +25,7 @@ def _numbers(values: Array) -> Array:
 
 
 class Line(Biases):
-    """Distances along a line: T5's buckets, or one number each up to a largest distance."""
+    """Distances along a line: T5's buckets, or one number for each distance up to a largest one."""
 
     both, usual = True, (4,)
 
@@ -52,14 +52,14 @@ class Line(Biases):
         yield from self.steps(self.heads) if self.causal or self.open else ()
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the bias, and remember the object's tables."""
+        """Return the bias, and keep the object's tables."""
         owner = getattr(subject, "__self__", subject)
         tables = owner.parameters() if isinstance(owner, nn.Module) and self.t5 else ()
         self.tables = [t.detach().double().cpu().numpy() for t in tables if t.ndim == 2]
         return super().observe(subject, case)
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Read the bias of each distance off the square, from the farthest key behind on; NaN where it is hidden."""
+        """Read the bias of each distance from the square, from the farthest key behind on; NaN if it is hidden."""
         s = seen[0]
         n, size, _ = s.case.args
         at = (size - 1 - distance(s.case.args)).astype(int)
@@ -78,7 +78,7 @@ class Line(Biases):
         self.numbers[known] = _numbers(values) if rows is None else rows
 
     def _rows(self, table: Array, values: Array) -> Array | None:
-        """Return the row of a table for each of some biases; None if it is not theirs."""
+        """Return the row of a table for each bias in a list; None if the table does not contain it."""
         rows = table if table.shape[1] == len(values) else table.T
         if rows.shape != (self.rule.n_buckets, len(values)) or len(np.unique(rows, axis=0)) < len(rows):
             return None
@@ -86,7 +86,7 @@ class Line(Biases):
         return np.asarray(off.argmin(-1), dtype=np.float64) if off.min(-1).max() < 1e-6 else None
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return the rows of a rule, or the bias that the square had for the distances of another call."""
+        """Return the rows of a rule, or the bias that the square has for the distances of another call."""
         _, q_len, k_len = size = case.args[:3]
         if case.kind == "near":
             rel = np.arange(-k_len + 1.0, k_len)
@@ -98,8 +98,8 @@ class Line(Biases):
         return np.asarray(self.values[:, (self.values.shape[1] // 2 - d).astype(int)])
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return where distances share a row otherwise, but for edges that rounding moves."""
-        if seen.case.kind != "near":  # what the square did not show is not compared
+        """Return where distances share a row wrongly, except for edges that rounding moves."""
+        if seen.case.kind != "near":  # distances that the square does not show are not compared
             return super().off(seen, np.where(np.isnan(predicted), seen.value, predicted), model)
         size, mask = seen.case.args, model["mask"]
         if not self.even or mask.wrong(distance(size), gone(seen)).any():
@@ -114,14 +114,14 @@ class Line(Biases):
         return np.where(found == want, 0.0, np.inf)
 
     def free(self) -> Iterator[Choice]:
-        """Yield the side that is seen where the specification is silent."""
+        """Yield the visible side if the specification declares none."""
         for mask in self.masks():
             yield Choice({"mask": mask})
             if self.open and self.t5:
                 yield Choice({"mask": mask, "bidirectional": False})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield wrong buckets, and what goes wrong once there are more keys than queries."""
+        """Yield wrong buckets, and faults of calls with more keys than queries."""
         yield from self.windows()
         yield from self.rule.faults() if self.t5 else ()
         yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "start"})
@@ -132,7 +132,7 @@ class Line(Biases):
         return None if self.even else Fault(f"{self.word}.bias.not_by_distance")
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what cannot be seen."""
+        """Return the parts that were not judged."""
         return [*super().not_judged(seen), *([] if self.tables and self.shown else [UNKNOWN])]
 
 
@@ -144,11 +144,11 @@ class Window(indices.Indices):
     def cases(self) -> Iterator[Case]:
         """Yield the one window."""
         if self.asked is None:
-            raise CannotTellError("the window is not said; say window")
+            raise CannotTellError("no window is declared; declare window")
         yield Case("near", self.asked, f"the bias of a window of {self.asked}")
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return numbers for the pairs of tokens, the same where their biases are."""
+        """Return numbers for the pairs of tokens, equal where their biases are equal."""
         tokens = case.args[0] * case.args[1]
         heads = int(self.spec.get("heads") or count(fresh(subject), tokens, self.convention, (4,)))
         found = ask(fresh(subject), (heads, tokens, tokens), self.convention)[0]
@@ -158,5 +158,5 @@ class Window(indices.Indices):
         return Seen(case, numbers, 0.0)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what cannot be seen."""
+        """Return the parts that were not judged."""
         return [UNKNOWN]

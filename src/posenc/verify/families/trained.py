@@ -1,4 +1,4 @@
-"""Trained tables that are added to texts: rows are numbered by what they hold, so that the sum says which was taken."""
+"""Trained tables added to texts: rows hold their own indices, so the sum shows which row was used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,14 +16,14 @@ from posenc.verify.families.counts_faults import first_row
 from posenc.verify.guard import NotAnsweredError, SubjectError
 from posenc.verify.report import Cause
 
-LARGEST = 2**23  # numbers of a text that is asked for
+LARGEST = 2**23  # entries of the largest text
 PAST = 9  # tokens past the end of a table
-NONE, ZERO = -1.0, -2.0  # numbers of what is no row of the table, and of zeros
-DIGITS = 256  # which the coarsest type holds exactly
+NONE, ZERO = -1.0, -2.0  # stand for a vector that is no row of the table, and for zeros
+DIGITS = 256  # the coarsest dtype represents smaller digits exactly
 
 
 def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor]]:
-    """Return a fresh copy of a subject, and its tensors that train through a call; all that it holds if none do."""
+    """Return a fresh copy of a subject, and its trainable tensors in a call; all its tensors if none are trainable."""
     dry, called = ready(subject), ready(subject)
     held, twins = ([t for m in modules(made) for t in (*m.parameters(), *m.buffers())] for made in (dry, called))
     through = leaves(calls.raw(dry, shape, grad=True))
@@ -32,7 +32,7 @@ def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor]
 
 
 def coded(calls: Calls, called: Any, shapes: Sequence[Shape], values: Sequence[tuple[Tensor, Tensor]]) -> list[Array]:
-    """Return the codes of calls while tensors hold other numbers: those of a function are its own."""
+    """Return the encodings of calls while tensors hold other numbers; a function reads its own tensors."""
     kept = [(tensor, tensor.detach().clone()) for tensor, _ in values]
     try:
         _write(values)
@@ -48,7 +48,7 @@ def _write(values: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 def found_table(calls: Calls, subject: Any) -> tuple[Any, Tensor, bool]:
-    """Return a fresh copy of a subject, its table, and whether other numbers are trained as well."""
+    """Return a fresh copy of a subject, its table, and whether other numbers are trainable too."""
     called, found = trained(calls, subject, (2, 3))
     wide = [t for t in found if t.ndim >= 2 and t.shape[-1] == calls.dim]
     if not wide or calls.dim < 3:
@@ -59,7 +59,7 @@ def found_table(calls: Calls, subject: Any) -> tuple[Any, Tensor, bool]:
 
 
 def rows_of(calls: Calls, called: Any, table: Tensor, shape: Shape) -> tuple[float, Array]:
-    """Return the factor that rows of a table come with in a call, and their numbers, also between two of them."""
+    """Return the factor of a table's rows in a call, and their indices, also between two rows."""
     number = torch.arange(table.numel() // calls.dim)
     rows = torch.ones(len(number), calls.dim)
     rows[:, 0], rows[:, 1] = number // DIGITS, number % DIGITS
@@ -73,16 +73,16 @@ def rows_of(calls: Calls, called: Any, table: Tensor, shape: Shape) -> tuple[flo
 
 
 class RowsOf:
-    """A module as a function of rows: the row of its table that each token of a text gets."""
+    """A module as a function of rows: the table row that each token of a text gets."""
 
     def __init__(self, calls: Calls, subject: Any, first: float) -> None:
         self.calls, self.subject, self.first = calls, subject, first
         self.found: tuple[Any, Tensor, bool] | None = None
 
     def __call__(self, attention_mask: Tensor) -> Tensor:
-        """Return rows; those of a text longer than the table as right where they are new, or all of it is stretched."""
+        """Return rows; those beyond the table are right if they are new, and so is a text that is stretched to it."""
         if attention_mask.numel() * self.calls.dim > LARGEST:
-            raise NotAnsweredError("it is too large to be asked for")
+            raise NotAnsweredError("the text is too large for a check")
         called, table, _ = self.found = self.found or found_table(self.calls, self.subject)
         rows = rows_of(self.calls, called, table, tuple(attention_mask.shape))[1]
         n, entries, at = rows.shape[1], table.numel() // self.calls.dim - self.first, np.arange(rows.shape[1])
@@ -94,7 +94,7 @@ class RowsOf:
 
 
 class Trained(Rows, Added):
-    """A trained table of a text's positions: what it adds is read as rows, which are judged as those of a function."""
+    """A trained table of a text's positions: the added rows are read and judged like those of a function."""
 
     word, shapes, guesses = "learned", ((2, 3),), False
     ignores = "base temperature layout variant order origin activation_dtype"
@@ -110,7 +110,7 @@ class Trained(Rows, Added):
         return [text for text in super()._short() if text[-1].total <= max(self.entries, 2)]
 
     def cases(self) -> Iterator[Case]:
-        """Yield the input, texts as of a function of rows, one as long as the table, and the table."""
+        """Yield the input, texts as for a function of rows, one as long as the table, and the table."""
         call = Call(np.ones(self.shapes[0]), 3, "a text of 3 tokens")
         yield Case("input", (call,), call.text)
         yield from super().cases()
@@ -127,7 +127,7 @@ class Trained(Rows, Added):
         return super().observe(RowsOf(self.calls, subject, self.truth["start"]), case)
 
     def added(self, subject: Any, case: Case) -> Seen:
-        """Look for an input that comes back changed, and a table of which another number of rows is added."""
+        """Look for an input that is returned changed, and a table whose rows are added another number of times."""
         (shape,), calls = self.shapes, self.calls
         if not calls.dim:
             calls.find(subject, shape)
@@ -144,7 +144,7 @@ class Trained(Rows, Added):
         if (rows == ZERO).all():
             raise finding("learned.not_used", asked)
         if others and (abs(gain - 1) > SAME or (rows % 1).any() or NONE in rows):
-            raise CannotTellError("other trained numbers come between the table and the sum, so that no row is seen")
+            raise CannotTellError("other trained numbers are between the table and the sum, so no row is visible")
         if abs(gain - 1) > SAME:
             raise finding(f"learned.{'added_twice' if abs(gain - 2) < SAME else 'scaled'}", asked, factor=gain)
         if self._grad(subject, shape) != 1:
@@ -157,7 +157,7 @@ class Trained(Rows, Added):
         return Seen(case, self.predict(self.truth, case), 0.0)
 
     def _whole(self, subject: Any, case: Case) -> Seen:
-        """Look for rows in use that take no gradient, as a padding row does."""
+        """Look for rows in use that receive no gradient, as a padding row does."""
         called, table, _ = found_table(self.calls, subject)
         shape, first = (1, self.least), int(self.truth["start"])
         out, asked = self.calls.raw(called, shape, grad=True), self.calls.case(shape)
@@ -167,7 +167,7 @@ class Trained(Rows, Added):
         stuck = grad.reshape(-1, self.calls.dim)[first : first + shape[1]].abs().sum(-1) == 0
         if stuck.any():
             raise finding("learned.padding_row_zeroed", asked, row=first + int(stuck.int().argmax()))
-        if (n := self.entries + first) < self.declared and not self.top:  # one that grows is judged by its rows
+        if (n := self.entries + first) < self.declared and not self.top:  # a growing table is judged by its rows
             raise finding("learned.table_too_short", asked, float(n), end=n)
         return Seen(case, self.predict(self.truth, case), 0.0)
 
@@ -184,9 +184,9 @@ class Trained(Rows, Added):
         yield Fault("learned.slice.tail", {"start": lambda c: self.entries + self.truth["start"] - c.total})
 
     def asked(self, call: Call) -> dict[str, Any]:
-        """Return a text as the smallest case has it."""
+        """Return a text as the smallest case shows it."""
         return {"x": [*call.mask.shape, self.calls.dim]}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at."""
+        """Return the parts that were not judged."""
         return [*super().not_judged(seen), *self.ignored()]

@@ -1,7 +1,7 @@
-"""Trained tables that are added to images: does each cell get the entry of its own place, in images of any size.
+"""Trained tables added to images: each cell must get the entry of its own place, in images of any size.
 
-Which entry is a cell's own is free as long as it means one place, whatever the size of the image. Tables that hold the
-numbers of their entries along one axis say by what is added from where it is taken, also where it is interpolated.
+Any entry may belong to a cell if it means the same place in images of every size. Tables that hold the indices of
+their entries along one axis show in the sum which entry was used, also if it is interpolated.
 """
 
 import math
@@ -21,17 +21,17 @@ from posenc.verify.families.added_words import axes
 from posenc.verify.families.trained import coded, trained
 
 SIZES = ((3, 5), (5, 3), (4, 6))
-NATIVE = 14  # rows of a square table that an image is made for, at most
-NEAR = 1e-2  # of an entry
-Places = tuple[Shape, Sequence[Array], Sequence[Array]]  # of an image: by axes of the table, by rows and columns
-TRANSPOSED = "rows of the table follow the columns of the image: another name for its entries (order='xy')"
+NATIVE = 14  # largest number of rows of a square table
+NEAR = 1e-2  # tolerance, as a share of an entry
+Places = tuple[Shape, Sequence[Array], Sequence[Array]]  # image size; places along table axes; along rows, columns
+TRANSPOSED = "rows of the table follow the columns of the image, which is order='xy'"
 
 
 class TrainedImage(Added):
     """A trained table of an image's cells, or one of its rows and one of its columns.
 
     Attributes:
-        sizes: Images that can be called: the one that is asked for, which must work, and others.
+        sizes: Images that can be called: the requested one, which must work, and others.
     """
 
     word, definition, mismatch, pairs = "learned", "learned", "learned.mismatch", 0
@@ -49,27 +49,27 @@ class TrainedImage(Added):
         self.kinds = self.kinds[:2]
 
     def cases(self) -> Iterator[Case]:
-        """Yield an image for the input, and all sizes that work for the table."""
+        """Yield an image for the input, and all sizes that work with the table."""
         yield from self.flags("tokens", "grad")
         yield Case("places", (self.shapes[0],), "images of several sizes")
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the answer to one question, of images of a size that works."""
+        """Return the answer to one question, for images of a size that works."""
         if not self.sizes:
             if not self.calls.dim:
                 self.calls.find(subject, self.shapes[0])
             tried = list(dict.fromkeys((self.asked, *SIZES) if min(self.asked) > 0 else SIZES))
             self.sizes = [size for size in tried if self.calls.works(subject, (1, *size))]
             if tried[0] == self.asked not in self.sizes:
-                words = "an image of {} x {} is asked for, and fails".format(*self.asked)
+                words = "an image of {} x {} is declared, but fails".format(*self.asked)
                 raise finding("learned.table_too_short", self.calls.case((1, *self.asked)), message=words)
-            squares = ((n, n) for n in range(2, NATIVE + 1))  # a table may be made for one size of image
+            squares = ((n, n) for n in range(2, NATIVE + 1))  # a table may fit only one size of image
             self.sizes = self.sizes or [next((s for s in squares if self.calls.works(subject, (1, *s))), SIZES[0])]
             self.shapes = ((2, *self.sizes[0]),)
         return super().observe(subject, replace(case, args=tuple(self.shapes)))
 
     def added(self, subject: Any, case: Case) -> Seen:
-        """Return whether columns come first in the table, where nothing else is wrong."""
+        """Return whether columns come first in the table, if nothing else is wrong."""
         found: dict[tuple[int, int], list[Places]] = {}
         for size in self.sizes:
             called, held = trained(self.calls, subject, (2, *size))
@@ -79,36 +79,36 @@ class TrainedImage(Added):
             for key, places in self._places(called, tables, size, alone=len(tables) == len(held)):
                 found.setdefault(key, []).append(places)
         if not found:
-            raise CannotTellError("no trained table was found in the graph of the result: what cells get is unknown")
+            raise CannotTellError("no trained table was found in the graph of the result")
         orders = {key: _judged(places) for key, places in found.items()}
         first = max(orders.values(), key=len)
-        if len(first) < 2:  # the first half shows it, where an order is declared and tables are not added
+        if len(first) < 2:  # the first half shows it, if an order is declared and tables are not added
             left = {order for (_, lane), order in orders.items() if lane == 0}
             first = {"y": "yx", "x": "xy"}.get("".join(left), "") if self.order else ""
         return Seen(case, np.array([float(first == "xy") if first else self.truth["order"]]))
 
     def _plain(self, called: Any, tables: Sequence[Tensor], shape: Shape) -> None:
-        """Look for what is wrong with the code whatever its table is."""
+        """Look for faults of the encoding that do not depend on its table."""
         generator, case = torch.Generator().manual_seed(7), self.calls.case(shape)
         random = [(t, torch.randn(t.shape, generator=generator)) for t in tables]
         rows = coded(self.calls, called, [shape], random)[0].reshape(2, -1, self.calls.dim)
         if np.abs(rows).max() < 1e-7:
             raise finding("learned.not_used", case)
         if np.abs(rows - rows[:1]).max() > 1e-5:
-            raise finding("learned.axis.batch", case, message="the code differs from image to image")
+            raise finding("learned.axis.batch", case, message="the encoding differs from image to image")
         off = np.abs(rows[0][:, None] - rows[0]).max(-1) + np.tri(rows.shape[1])
         if off.min() < 1e-6:
             i, j = np.unravel_index(off.argmin(), off.shape)
-            raise finding("learned.cells_collide", case, words=f"cells {i} and {j} share one code")
+            raise finding("learned.cells_collide", case, words=f"cells {i} and {j} share one encoding")
 
     def _places(
         self, called: Any, tables: Sequence[Tensor], size: Shape, *, alone: bool
     ) -> Iterator[tuple[tuple[int, int], Places]]:
-        """Yield by table and dimension where the cells of an image take their code from."""
+        """Yield, for each table and dimension, where the cells of an image get their encoding from."""
         dim, case = self.calls.dim, self.calls.case((1, *size))
 
         def code(table: Tensor | None, axis: int = 0, values: Sequence[float] = ()) -> Array:
-            """Return the code where one table holds values along an axis, and the others hold zeros."""
+            """Return the encoding if one table holds values along an axis, and the others hold zeros."""
             column = torch.tensor(values).reshape(-1, *[1] * (table.ndim - axis - 1 if table is not None else 0))
             held = [(t, column if t is table else torch.zeros(())) for t in tables]
             return coded(self.calls, called, [(1, *size)], held)[0].reshape(*size, dim)
@@ -121,26 +121,26 @@ class TrainedImage(Added):
             moving = [a for a, place in at.items() if np.ptp(place, (0, 1)).max() > NEAR]
             lanes = [lane for lane in range(0, dim, max(dim // 4, 1)) if total[..., lane].any()]
             if not moving or not lanes:
-                continue  # the same in each cell: no table of places
+                continue  # the same in each cell: not a table of places
             wide = {a for a, k in enumerate(table.shape) if k > 1 and k in (dim, dim // 2, -(-dim // 2), dim // 4)}
             if wide and wide <= set(moving):
-                raise finding("learned.grid.lanes_mixed", case, words="a dimension takes others in each cell")
+                raise finding("learned.grid.lanes_mixed", case, words="a dimension changes from cell to cell")
             off = total[..., lanes].flat[np.abs(total[..., lanes] - 1).argmax()]
-            if abs(off - 1) > 1e-3 and alone:  # else another number may be a factor
+            if abs(off - 1) > 1e-3 and alone:  # otherwise another number may be a factor
                 raise finding(f"learned.{'added_twice' if abs(off - 2) < 1e-3 else 'scaled'}", case, factor=off)
             ask, entries = moving[0], table.shape[moving[0]]
             is_flat = len(moving) == 1 and any(_along(at[ask][..., lane]) == "?" for lane in lanes)
             if is_flat and self.spec.get("cls"):
                 first = [1.0] + [0.0] * (entries - 1)
                 if np.abs(code(table, ask, first) - base).max() > NEAR:
-                    raise finding("learned.grid.class_row", case, words="cells take from entry 0")
+                    raise finding("learned.grid.class_row", case, words="cells use entry 0")
             grid = [(code(table, ask, v) - base) / divisor for v in self._numbers(entries)] if is_flat else []
             for lane in lanes:
                 raw = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
                 yield (n, lane), (size, raw, [place[..., lane] for place in grid] or raw)
 
     def _numbers(self, entries: int) -> list[list[float]]:
-        """Return the row and the column of each entry of a flat table; nothing where they are unknown."""
+        """Return the row and the column of each entry of a flat table; an empty list if they are unknown."""
         for size, first in product((self.asked, None), (1,) if self.spec.get("cls") else (0, 1)):
             h, w = size or (math.isqrt(entries - first),) * 2
             if h * w == entries - first > 0:
@@ -152,23 +152,23 @@ class TrainedImage(Added):
         return self.flag(model, case) if case.kind in FLAGS else np.array([model["order"]])
 
     def free(self) -> Iterator[Choice]:
-        """Yield the other order of a table's axes, where none is declared."""
+        """Yield the other order of a table's axes, if none is declared."""
         if self.order is None:
             yield Choice({"order": 1.0}, TRANSPOSED)
 
     def faults(self) -> Iterator[Fault]:
-        """Yield what comes of the input, and exchanged axes; others are found on the way."""
+        """Yield faults of the input, and exchanged axes; the other faults are found by the calls."""
         yield from self.about_the_input()
         if self.order is not None:
             yield Fault("learned.grid.axes_swapped", {"order": 1.0 - self.truth["order"]}, {"asked": self.order})
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at."""
+        """Return the parts that were not judged."""
         return [f"images of other sizes than {', '.join(f'{h} x {w}' for h, w in self.sizes)}", *self.ignored()]
 
 
 def _along(place: Array) -> str:
-    """Return the axis of an image that a place in a table goes along, "y" or "x"; "?" where along none by itself."""
+    """Return the axis of an image that a place in a table follows, "y" or "x"; "?" if it follows neither."""
     for name, line, rest in (("y", place[:, 0], place - place[:, :1]), ("x", place[0], place - place[:1])):
         steps = np.diff(line)
         if np.abs(rest).max() < NEAR and ((steps > -NEAR).all() or (steps < NEAR).all()):
@@ -177,17 +177,17 @@ def _along(place: Array) -> str:
 
 
 def _order(places: Sequence[Array]) -> str:
-    """Return the axes of an image that the axes of a table go along, "yx", "x", ...; nothing where they are mixed."""
+    """Return the axes of an image that the axes of a table follow, "yx", "x", ...; empty if they are mixed."""
     found = "".join(map(_along, places))
     return "" if "?" in found or len(set(found)) < len(found) else found
 
 
 def _judged(found: Sequence[Places]) -> str:
-    """Return the axes of the image that a table's go along, in images of several sizes.
+    """Return the axes of the image that a table's axes follow, in images of several sizes.
 
     Raises:
-        SubjectError: Entries stand for other places in other images, or are interpolated over the wrong axes.
-        CannotTellError: They are taken in an order that is unknown.
+        SubjectError: Entries mean other places in other images, or are interpolated over the wrong axes.
+        CannotTellError: Cells use them in an unknown order.
     """
     orders = [_order(grid) for _, _, grid in found]
     if all(orders):
@@ -197,13 +197,13 @@ def _judged(found: Sequence[Places]) -> str:
         corners = [np.array([(place - place[0, 0])[:h, :w] for place in raw]) for _, raw, _ in found]
         if any(np.abs(corner - corners[0]).max() > NEAR for corner in corners):
             sizes = " and in ".join(f"{a} x {b}" for (a, b), _, _ in found)
-            raise finding("learned.grid.stride", {"sizes": sizes}, words=f"cells have other entries in {sizes}")
+            raise finding("learned.grid.stride", {"sizes": sizes}, words=f"cells use different entries in {sizes}")
         return "yx" if h == 1 or corners[0][0][1, 0] > corners[0][0][0, -1] / (w - 1 or 1) else "xy"
     one_line = all(len(raw) == 1 and np.ptp(np.diff(raw[0].ravel())) < NEAR for _, raw, _ in found)
     if one_line or all(_order(grid) or _order([place.reshape(w, h) for place in grid]) for (h, w), _, grid in found):
         (h, w), words = found[0][0], "as one line" if one_line else "to exchanged rows and columns"
         raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"a table is interpolated {words}")
     raise CannotTellError(
-        "cells take entries of the table in an order that is unknown; where it has a row of a class token or is made "
-        'for a grid that is not square, say so: "cls": true, "grid": [rows, columns]'
+        "cells use entries of the table in an unknown order; if it has a row for a class token or is made for a grid "
+        'that is not square, declare it: "cls": true, "grid": [rows, columns]'
     )

@@ -8,25 +8,25 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Identification:
-    """What was read off a subject; None where nothing can be said, and `unknown` says why.
+    """The measured properties of a subject; None where one is unknown, and `unknown` gives the reason.
 
     Args:
-        convention: How the subject was called.
+        convention: The convention by which the subject was called.
         kind: "rotation", "slopes", "buckets", "angles", or "unknown".
-        head_dim: The head dimension that was fed.
+        head_dim: The head dimension of the calls.
         pairing: "half", "interleaved" or "other".
-        rotary_dim: How many dimensions rotate.
-        first_lane: The first of them.
+        rotary_dim: The number of dimensions that rotate.
+        first_lane: The first rotated dimension.
         base: The base of the frequencies.
         scaling: "none", "linear", "ntk", "yarn", "llama3", "lists", "longrope", "dynamic", "proportional", "xpos",
             or "other".
         parameters: Its numbers, by name.
-        gain: What multiplies rotated dimensions, of queries and keys alike.
-        direction: "counterclockwise" (x cos - y sin), "clockwise", or "opposite" where keys rotate unlike queries.
-        first_position: As what position 0 is rotated.
-        precision: By the dtype fed: in which positions, frequencies and products are formed.
-        unknown: What cannot be read, and why.
-        measured: Other numbers, frequencies in radians per position among them.
+        gain: The factor of rotated dimensions, of queries and keys alike.
+        direction: "counterclockwise" (x cos - y sin), "clockwise", or "opposite" if keys rotate against queries.
+        first_position: The position by whose angle position 0 is rotated.
+        precision: By dtype of the input, the dtypes in which positions, frequencies and products are computed.
+        unknown: The properties that cannot be determined, and why.
+        measured: Other numbers, including frequencies in radians per position.
     """
 
     convention: str
@@ -47,16 +47,16 @@ class Identification:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known what the subject computes, if not all of it; `unknown` says what is not."""
+        """Whether the kind of the subject is known, if not everything about it; `unknown` has the rest."""
         is_named = self.parameters if self.kind == "buckets" else self.scaling not in (None, "other")
         return self.kind != "unknown" and bool(is_named)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings, lists and dicts, as JSON has them."""
+        """Return plain numbers, strings, lists and dicts, ready for JSON."""
         return {"schema": SCHEMA, **asdict(self), "unknown": list(self.unknown)}
 
     def lines(self) -> dict[str, str]:
-        """Return what is known, by name."""
+        """Return the known properties, by name."""
         width = f"{self.rotary_dim} of {self.head_dim} dimensions, from {self.first_lane} on"
         found: dict[str, Any] = {"pairing": self.pairing, "rotated width": self.rotary_dim and width}
         found |= {"base": self.base, "scaling": self.scaling}
@@ -68,15 +68,15 @@ class Identification:
 
 
 def identify(subject: Any, convention: str, *, head_dim: int | None = None) -> Identification:
-    """Read off what an implementation computes, by calling it and nothing else; no specification is needed.
+    """Determine what an implementation computes, only by calling it; no specification is needed.
 
     Args:
-        subject: What `build()` of a file returns.
-        convention: How it is called: one of `posenc.verify.FAMILIES`.
-        head_dim: The head dimension to feed; None tries the usual sizes.
+        subject: The object that `build()` of a file returns.
+        convention: How to call it: one of `posenc.verify.FAMILIES`.
+        head_dim: The head dimension to use; None tries the usual sizes.
 
     Raises:
-        ValueError: There is no such convention, or the subject cannot be called so.
+        ValueError: The convention is unknown, or the subject cannot be called by it.
 
     >>> import posenc
     >>> found = identify(posenc.RoPE(head_dim=64, base=123456.0), "encoding")
@@ -90,7 +90,7 @@ def identify(subject: Any, convention: str, *, head_dim: int | None = None) -> I
 
     if convention not in conventions.CONVENTIONS:
         raise ValueError(
-            f"identify: there is no convention {convention!r}. Use one of {', '.join(conventions.CONVENTIONS)}."
+            f"identify: unknown convention {convention!r}. Use one of {', '.join(conventions.CONVENTIONS)}."
         )
     if head_dim is not None and not (isinstance(head_dim, int) and 2 <= head_dim <= 4096):
         raise ValueError(f"identify: head_dim must be an integer from 2 to 4096; got {head_dim!r}. Pass it or None.")

@@ -1,4 +1,4 @@
-"""What can be read off code that rotates nothing: slopes, buckets, tables of angles."""
+"""Identify code without rotations: slopes, buckets, tables of angles."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,19 +20,19 @@ REACHES = sorted({m * 2**n for m in (1, 3, 5, 25) for n in range(2, 15)})  # dis
 
 
 def slopes(subject: Any) -> Identification:
-    """Identify slopes by number of heads: which rule, and how far exponents reach."""
+    """Identify slopes by the number of heads: their rule, and how far the exponents reach."""
     found = _numbers(subject, 8, rows=8, what="slopes(8)")
     top = snap(-float(np.log2(found[-1])), 1e-3) if found.min() > 0 else 8.0
     for rule in ("authors", "geometric"):
         if _is(subject, "slopes_fn", {"encoding": "alibi", "slopes": rule, "bias_max": top}):
             return Identification("slopes_fn", "slopes", scaling=rule, parameters={"bias_max": top})
-    why = "the rule of the slopes: neither the authors' nor one geometric series gives them"
+    why = "the rule of the slopes: they are neither the authors' nor one geometric series"
     measured = {"slopes": {8: found.tolist()}}
     return Identification("slopes_fn", "slopes", scaling="other", unknown=(why,), measured=measured)
 
 
 def buckets(subject: Any) -> Identification:
-    """Identify bucket(key - query): how many, how far they reach, and which side they tell apart."""
+    """Identify bucket(key - query): how many buckets, how far they reach, and which sides they distinguish."""
     distances = torch.tensor([-(2**20), -1, 1, 2**20])
     far, near, ahead, far_ahead = map(int, _numbers(subject, distances, rows=4, what="bucket(4 distances)"))
     found = {"num_buckets": max(far, far_ahead) + 1, "bidirectional": far != near and ahead != far_ahead}
@@ -42,12 +42,12 @@ def buckets(subject: Any) -> Identification:
             if reach > found["num_buckets"] // 2 > 0 and _is(lambda rel, s=sign: subject(s * rel), "bucket_fn", spec):
                 parameters = {**found, "max_distance": reach}
                 return Identification("bucket_fn", "buckets", direction=direction, parameters=parameters)
-    why = f"the rule of the {found['num_buckets']} buckets: T5's rule with usual distances gives others"
+    why = f"the rule of the {found['num_buckets']} buckets: T5's rule with usual distances gives different ones"
     return Identification("bucket_fn", "buckets", unknown=(why,), measured=found)
 
 
 def _numbers(subject: Any, *args: Any, rows: int, what: str) -> Array:
-    """Return what a call returns, as numbers."""
+    """Return the result of a call as numbers."""
     found = call(subject, *args, what=what)
     with suppress(TypeError, ValueError, RuntimeError):
         numbers: Array = torch.as_tensor(found).detach().double().numpy()
@@ -58,7 +58,7 @@ def _numbers(subject: Any, *args: Any, rows: int, what: str) -> Array:
 
 
 def _is(subject: Any, convention: str, spec: dict[str, Any]) -> bool:
-    """Return whether a specification predicts all that a subject answers."""
+    """Return whether a specification predicts all answers of a subject."""
     family = verify.family_of(convention, spec)
     seen = observe(family, subject).seen
     family.look(seen)
@@ -66,7 +66,7 @@ def _is(subject: Any, convention: str, spec: dict[str, Any]) -> bool:
 
 
 def mrope(subject: Any) -> Identification:
-    """Identify angles(position_ids (3, seq)): which axis each pair follows, and the base."""
+    """Identify angles(position_ids (3, seq)): the axis of each pair, and the base."""
     ids = torch.cat([torch.zeros(3, 1, dtype=torch.int64), 2**13 * torch.eye(3, dtype=torch.int64)], 1)
     got = _numbers(subject, ids, rows=4, what="angles(position_ids)").reshape(4, -1)
     steps = (got[1:] - got[0]) / 2**13
@@ -74,27 +74,27 @@ def mrope(subject: Any) -> Identification:
 
 
 def rope2d(subject: Any) -> Identification:
-    """Identify table(h, w): which pairs follow x and which y, and the base."""
+    """Identify table(h, w): the pairs of x and of y, and the base."""
     got = _numbers(subject, 5, 7, rows=35, what="table(5, 7)").reshape(35, -1)
     return _angles("rope2d_table_fn", got[0], {"x": (got[6] - got[0]) / 6, "y": (got[28] - got[0]) / 4})
 
 
 def _angles(name: str, origin: Array, steps: dict[str, Array]) -> Identification:
-    """Return which axis each pair follows, by the angles of the origin and of one step along each axis."""
+    """Return the axis of each pair, from the angles of the origin and of one step along each axis."""
     unknown, moved = [], np.abs(np.stack(list(steps.values())))
     follows, freq, names = moved.argmax(0), moved.max(0), list(steps)
     if np.abs(origin).max(initial=0.0) > 1e-6:
-        unknown.append("more than angles of steps: position 0 has angles of its own")
+        unknown.append("angles beyond those of steps: the angles at position 0 are not zero")
     if ((moved > 1e-9 + 1e-6 * freq).sum(0) != 1).any():
-        unknown.append("one axis for each pair: some follow several")
+        unknown.append("one axis for each pair: some pairs follow several axes")
     changes = np.r_[True, np.diff(follows) != 0]
     order = ", ".join(names[axis] for axis in follows[changes])
     section = [int((follows == axis).sum()) for axis in range(len(names))]
     rule = fit(freq, 1e-10, 2 * len(freq))
-    if rule.base is None:  # the frequencies of each axis may begin again
+    if rule.base is None:  # the frequencies may start again with each axis
         part = freq[follows == follows[0]]
         rule = fit(part, 1e-10, 2 * len(part))
-    order = f"in blocks: {order}" if changes.sum() <= len(names) else "taking turns"
+    order = f"in blocks: {order}" if changes.sum() <= len(names) else "alternating"
     words = f"sections {section} of ({', '.join(names)}), {order}"
     return Identification(
         name,

@@ -1,4 +1,4 @@
-"""Identification of a rotation: its dimensions, direction and gain, its frequencies and what they depend on."""
+"""Identify a rotation: its dimensions, direction and gain, its frequencies and how they depend on the text."""
 
 from bisect import bisect_left
 from contextlib import suppress
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from posenc.definitions import frequencies
-from posenc.verify.engine.read import BASES, speeds, structure, turns
+from posenc.verify.engine.read import BASES, phasors, speeds, structure
 from posenc.verify.engine.records import Array
 from posenc.verify.families.rotation_calls import REACH
 from posenc.verify.guard import SubjectError
@@ -18,39 +18,39 @@ from posenc.verify.identity.precision import precisions
 from posenc.verify.identity.reading import DENSE, Complex, Reader, reader, steps
 from posenc.verify.identity.rules import Rule, fit, snap
 
-CLOSE = 1e-3  # of a gain, a rotated dimension, a frequency
-BENT = 0.05  # radians off a straight line
-GAMMA = 0.4  # of xPos, which its authors' code has
+CLOSE = 1e-3  # tolerance of a gain, a rotated dimension, a frequency
+BENT = 0.05  # radians; larger deviations from a straight line are not rounding
+GAMMA = 0.4  # of xPos in its authors' code
 
 
 def identified(subject: Any, convention: str, name: str, head_dim: int | None) -> Identification:
-    """Identify a rotation that is called as one convention and reported as another."""
+    """Identify a rotation that is called by one convention and reported as another."""
     read, unknown = reader(subject, convention, head_dim)
     facts: dict[str, Any] = {"head_dim": read.head_dim, "measured": {"positions_read": read.top}}
     near = steps(min(read.top, 64))
     matrices = read.feed(torch.eye(read.head_dim), near).transpose(0, 2, 3, 1)
-    for faint in (1e-9, 1e-5):  # slow pairs show in what most code leaves at exactly 0
+    for faint in (1e-9, 1e-5):  # slow pairs show in elements that most code leaves at exactly 0
         q, k = (structure(side, faint) for side in matrices)
         if not (q.tangled or k.tangled):
             break
     if q.tangled or k.tangled:
-        unknown.append(f"pairing and all that follows: dimension {(q.tangled or k.tangled)[0]} mixes with several")
+        unknown.append(f"pairing and everything after it: dimension {(q.tangled or k.tangled)[0]} mixes with several")
     elif not q.pairs and not k.pairs:
-        unknown.append("what is rotated: no dimension rotates with the position")
+        unknown.append("the rotation: no dimension rotates with the position")
     elif q.pairs != k.pairs:
-        unknown.append(f"one pairing: of queries {q.words()} rotate, of keys {k.words()}")
+        unknown.append(f"one pairing: queries rotate {q.words()}, keys {k.words()}")
     else:
-        z = np.stack([turns(side, q.pairs) for side in matrices])
-        second = np.stack([turns(side, [(b, a) for a, b in q.pairs]).conj() for side in matrices])
+        z = np.stack([phasors(side, q.pairs) for side in matrices])
+        second = np.stack([phasors(side, [(b, a) for a, b in q.pairs]).conj() for side in matrices])
         if np.abs(z).min() < 1e-6 or np.abs(z - second).max() > CLOSE * np.abs(z).max():
-            unknown.append("frequencies: what happens to pairs is no rotation, or some vanish")
+            unknown.append("frequencies: pairs are not only rotated, or some vanish")
         else:
             _fill(replace(read, pairs=q.pairs), _growth(near, z), facts, unknown)
     return Identification(name, "rotation", **facts, unknown=tuple(unknown))
 
 
 def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: list[str]) -> None:
-    """Add all that angles and lengths of rotated pairs show."""
+    """Add everything that angles and lengths of rotated pairs show."""
     (first, partner), count = read.pairs[0], len(read.pairs)
     is_half = read.pairs == tuple((first + i, partner + i) for i in range(count)) and partner - first >= count
     is_interleaved = read.pairs == tuple((first + 2 * i, first + 2 * i + 1) for i in range(count))
@@ -63,13 +63,13 @@ def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: lis
     freqs, _, bent = (np.stack(part) for part in zip(*(speeds(pos, side) for side in z), strict=True))
     if bent.max() > BENT:
         is_counted = np.abs(z - read.at(np.arange(float(len(pos))))).max() < CLOSE
-        why = "positions that are given are not used, tokens are counted"
+        why = "given positions are ignored, and tokens are counted"
         unknown.append(f"frequencies: {why if is_counted else 'angles are not proportional to the position'}")
         return
     facts["gain"], noise = (None, 0.0) if rates is not None else _gain(z, facts, unknown)
     facts["direction"], sign = _direction(freqs, unknown)
     freq = sign * freqs[0]
-    own = 2 * (partner - first) if is_half else 2 * count  # half may have slow pairs that stand still
+    own = 2 * (partner - first) if is_half else 2 * count  # half may have slow pairs that do not move
     rules = [fit(freq, (noise + 5e-7) / pos[-1], width) for width in (own, read.head_dim)]
     rule = next((rule for rule in rules if rule.base is not None and rule.base >= 50), rules[0])
     if short is not None:
@@ -86,14 +86,14 @@ def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: lis
 
 
 def _gain(z: Complex, facts: dict[str, Any], unknown: list[str]) -> tuple[float | None, float]:
-    """Return by what both sides are multiplied, and how far lengths are from it."""
+    """Return the factor of both sides, and how far lengths deviate from it."""
     (q, k), spread = np.median(np.abs(z), (1, 2)), float(np.ptp(np.abs(z), (1, 2)).max())
     if spread > 0.02 * q or abs(q - k) > CLOSE * q:
-        unknown.append(f"one gain: that of queries is about {q:.6g}, that of keys {k:.6g}, give or take {spread:.3g}")
+        unknown.append(f"one gain: that of queries is about {q:.6g} and that of keys {k:.6g}, within {spread:.3g}")
         return None, spread
-    gain = round(snap(float(q), max(2e-6, spread)), 6)  # more digits float32 does not hold
+    gain = round(snap(float(q), max(2e-6, spread)), 6)  # float32 has no more digits
     if abs(gain - 1) > CLOSE and facts["rotary_dim"] == facts["head_dim"]:
-        unknown.append(f"the gain {gain:.6g} from a softmax scale {gain**2:.6g} times as large: scores are the same")
+        unknown.append(f"whether this is a gain of {gain:.6g} or a softmax scale {gain**2:.6g} times as large")
     return gain, spread
 
 
@@ -101,8 +101,8 @@ def _direction(freqs: Array, unknown: list[str]) -> tuple[str | None, float]:
     """Return the direction, and the sign that makes the frequencies of queries positive."""
     q, k = freqs
     if fast := int((np.abs(q) > 0.9 * np.pi).sum()):
-        unknown.append(f"whole turns: {fast} of {len(q)} pairs rotate about half a turn per position, or more")
-    sign = float(np.sign(q[-1]))  # of the slowest
+        unknown.append(f"whole rotations: {fast} of {len(q)} pairs make about half a rotation or more per position")
+    sign = float(np.sign(q[-1]))  # of the slowest pair
     apart, together = (np.abs(np.exp(1j * t) - 1).max() < CLOSE * np.abs(q).max() for t in (q + k, q - k))
     if apart or together:
         return "opposite" if apart else "clockwise" if sign < 0 else "counterclockwise", sign
@@ -111,20 +111,20 @@ def _direction(freqs: Array, unknown: list[str]) -> tuple[str | None, float]:
 
 
 def _first(start: Complex, freqs: Array, unknown: list[str]) -> float | None:
-    """Return as what position 0 is rotated, by the fastest pair that shows it up to 64 positions away."""
+    """Return the position of position 0's angle, by the fastest pair that shows it up to 64 positions away."""
     clear = int(np.argmax(np.abs(freqs[0]) < np.pi / 64))
     place = float(np.angle(start[0, clear]) / freqs[0, clear])
     place = next((p for p in (round(2 * place) / 2,) if abs(p - place) < CLOSE), place)
     if np.abs(np.exp(1j * place * freqs) - start / np.abs(start)).max() < 2e-4 + 1e-6 * abs(place):
         return place
-    unknown.append("the first position: position 0 is rotated by angles of no position, or queries and keys differ")
+    unknown.append("the first position: the angles at position 0 belong to no position, or queries and keys differ")
     return None
 
 
 def _switch(read: Reader) -> tuple[int | None, Reader]:
-    """Return the longest text that is rotated as the shortest one, None if all are, and how to ask for longer ones.
+    """Return the longest text that is rotated like the shortest one, None if all are, and how to call longer ones.
 
-    Some look at the last position, some count tokens: where positions can be given, both are tried.
+    Some code uses the last position, some counts tokens: if calls can pass positions, both are tried.
     """
     counted = replace(read, whole=True, top=min(read.top, DENSE))
     for each in (read, counted) if REACH[read.convention] == "any" else (counted,):
@@ -138,13 +138,13 @@ def _switch(read: Reader) -> tuple[int | None, Reader]:
 
 
 def _differ(read: Reader, short: int, long: int) -> bool:
-    """Return whether a longer text rotates positions of a shorter one by other angles."""
+    """Return whether a longer text rotates the positions of a shorter one by other angles."""
     _, i, j = np.intersect1d(steps(short), steps(long), return_indices=True)
     return bool(np.abs(read.at(steps(short))[:, i] - read.at(steps(long))[:, j]).max() > 1e-5)
 
 
 def _scaled(read: Reader, rule: Rule, end: int) -> Rule:
-    """Return the rule of frequencies that change where a text is longer than some tokens."""
+    """Return the rule of frequencies that change beyond some length of text."""
     lengths = sorted({min(n, read.top) for n in (end + 1, 3 * end // 2, 2 * end, 4 * end)})
     found = [np.abs(speeds(steps(n), read.at(steps(n))[0])[0]) for n in lengths]
     width, even = rule.width, -2 * np.arange(len(found[0])) / rule.width
@@ -165,7 +165,7 @@ def _scaled(read: Reader, rule: Rule, end: int) -> Rule:
 
 
 def _growth(pos: Array, z: Complex) -> Array | None:
-    """Return by how much the logarithms of lengths grow per position, (2, pairs); None if they do not."""
+    """Return the growth of the logarithms of lengths per position, (2, pairs); None if they do not grow."""
     logs = np.log(np.abs(z))
     rates = (logs[:, -1] - logs[:, 0]) / pos[-1]
     off = np.abs(logs - logs[:, :1] - rates[:, None] * pos[:, None]).max()
@@ -173,12 +173,12 @@ def _growth(pos: Array, z: Complex) -> Array | None:
 
 
 def _decaying(rule: Rule, rates: Array) -> Rule:
-    """Return xPos with the scale_base that predicts how lengths grow."""
+    """Return xPos with the scale_base that predicts the growth of lengths."""
     (q, k), n = rates, rates.shape[1]
     zeta = np.log((np.arange(n) / n + GAMMA) / (1 + GAMMA))
     scale = float((zeta * zeta).sum() / (zeta * q).sum())
     if np.abs(zeta / scale - q).max() > CLOSE * np.abs(q).max():
-        return replace(rule, kind="other", unknown=(*rule.unknown, "by which rule rotated pairs change their length"))
+        return replace(rule, kind="other", unknown=(*rule.unknown, "how rotated pairs change their length"))
     is_inverse = bool(np.abs(q + k).max() < CLOSE * np.abs(q).max())
     found = {"gamma": GAMMA, "scale_base": snap(abs(scale), 1e-3), "decays": scale > 0, "keys_inverse": is_inverse}
     return replace(rule, kind="xpos", parameters=rule.parameters | found)

@@ -1,4 +1,4 @@
-"""Which rule gives measured frequencies: the first hypothesis that predicts them all."""
+"""Find the rule behind measured frequencies: the first hypothesis that predicts them all."""
 
 import math
 from collections.abc import Iterator
@@ -12,45 +12,45 @@ from posenc.verify.engine.precision import SHORT, rounded
 from posenc.verify.engine.read import BASES
 from posenc.verify.engine.records import Array
 
-LEAST = 3  # pairs that show a straight line
-FAR = 2.0**14  # the position from which products in a half type were read
+LEAST = 3  # pairs needed for a straight line
+FAR = 2.0**14  # the position at which products in a half type are measured
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule and its numbers, as an `Identification` has them, and the frequencies that it gives, fastest first."""
+    """A rule and its parameters, as in an `Identification`, and its frequencies, fastest first."""
 
     kind: str
     base: float | None
-    width: int  # over which exponents count
-    inv_freq: Array  # those measured where there is no rule
+    width: int  # exponents are counted over this width
+    inv_freq: Array  # the measured ones if there is no rule
     parameters: dict[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
 
 
 def fit(freq: Array, noise: float, width: int) -> Rule:
-    """Return the rule of frequencies, fastest first, which noise may move besides the rounding of float32."""
+    """Return the rule of frequencies, fastest first, with an error of noise beyond float32's rounding."""
     if len(freq) < 2 or (freq <= 0).any():
-        why = "the rule of the frequencies: there are too few, or one is not positive"
+        why = "the rule of the frequencies: there are too few frequencies, or one is not positive"
         return Rule("other", None, width, freq, {}, (why,))
     slack = 6e-6 * freq + noise
     for hypothesis in (_straight, _short, _blended):
         if (found := hypothesis(freq, slack, width)) is not None:
             return found
     factors = (BASES[0] ** (-2 * np.arange(len(freq)) / width) / freq).tolist()
-    why = "the base: frequencies follow no rule, as those of a list of factors do; factors are for a base of 10000"
+    why = "the base: frequencies follow no rule, as with a list of factors; the reported factors assume a base of 10000"
     return Rule("lists", None, width, freq, {"factors": factors}, (why,))
 
 
 def _line(i: Array, freq: Array, slack: Array) -> tuple[float, float] | None:
-    """Return offset and slope of the logarithms of frequencies; None if they are on no straight line."""
+    """Return offset and slope of the logarithms of frequencies; None if they are not on a straight line."""
     slope, offset = np.polyfit(i, np.log(freq), 1, w=np.minimum(freq / slack, 1e6))
     is_close = (np.abs(np.exp(offset + slope * i) - freq) <= slack).all()
     return (float(offset), float(slope)) if is_close and slope < -1e-6 else None
 
 
 def _straight(freq: Array, slack: Array, width: int) -> Rule | None:
-    """Return a base, with a linear factor, stretched by static NTK, or of fewer pairs than exponents count over."""
+    """Return a base: plain, with a linear factor, with static NTK, or with fewer pairs than the exponents."""
     i, unknown = np.arange(float(len(freq))), []
     if (line := _line(i, freq, slack)) is None:
         return None
@@ -69,7 +69,7 @@ def _straight(freq: Array, slack: Array, width: int) -> Rule | None:
         unknown.append(why)
     if width > 2 * len(freq):
         kind, parameters = "proportional", {"share": 2 * len(freq) / width, **parameters}
-        unknown.append(f"a share of pairs that rotate from a narrower width with exponents that count over {width}")
+        unknown.append(f"whether a share of pairs rotates, or a narrower width with exponents over {width}")
     return Rule(kind, base, width, base ** (-2 * i / width) / factor, parameters, tuple(unknown))
 
 
@@ -93,7 +93,7 @@ def _blended(freq: Array, slack: Array, width: int) -> Rule | None:
     i = np.arange(len(freq), dtype=float)
     for base, factor in _ends(freq, slack, width):
         plain, lost = base ** (-2 * i / width), 1 - 1 / factor
-        t, off = (1 - freq / plain) / lost, 4 * slack / plain / lost + 3e-5  # 0 where a pair is kept, 1 where divided
+        t, off = (1 - freq / plain) / lost, 4 * slack / plain / lost + 3e-5  # 0 if a pair is kept, 1 if divided
         on, divided = np.flatnonzero((t > off) & (t < 1 - off)), int(np.argmax(t >= 1 - off))
         ramps = [("yarn", i, float((on[0] if len(on) else divided) - 1), float(divided))]
         for kind, x in (("yarn", i), ("llama3", plain)) if len(on) >= LEAST else ():
@@ -108,7 +108,7 @@ def _blended(freq: Array, slack: Array, width: int) -> Rule | None:
 
 
 def _ramp(rule: Rule, low: float, high: float, is_open: bool) -> Rule:
-    """Return a rule with the ends of its ramp, of which the slow one may be beyond the last pair."""
+    """Return a rule with the ends of its ramp; the slow end may be beyond the last pair."""
     assert rule.base is not None
     if rule.kind == "yarn":
         first, found = {"low": low}, {"high": high, "truncate": low == round(low) and high == round(high)}
@@ -119,14 +119,14 @@ def _ramp(rule: Rule, low: float, high: float, is_open: bool) -> Rule:
         found = {"shortest_divided": snap(length), "ratio": snap(length / kept, 1e-3)}
     if is_open:
         return replace(rule, parameters={**first, "factor": None}, unknown=("the factor: the ramp may not have ended",))
-    unknown = [f"trained length and betas: only the ramp shows, which ends at a wavelength of {length:,.6g}"]
+    unknown = [f"trained length and betas: only the ramp is visible, which ends at a wavelength of {length:,.6g}"]
     if rule.kind == "yarn" and high - low < LEAST:
-        unknown.append("whether the ramp is YaRN's or Llama 3's: too few pairs lie on it")
+        unknown.append("whether the ramp is YaRN's or Llama 3's: too few pairs are on it")
     return replace(rule, parameters={**rule.parameters, **first, **found}, unknown=tuple(unknown))
 
 
 def _ends(freq: Array, slack: Array, width: int) -> Iterator[tuple[float, float]]:
-    """Yield base and factor by the longest straight part at the slow end, then by that at the fast end."""
+    """Yield base and factor from the longest straight part at the slow end, then from that at the fast end."""
     i, n = np.arange(float(len(freq))), len(freq)
     for parts in ([slice(n - m, n) for m in range(n, LEAST - 1, -1)], [slice(m) for m in range(n, LEAST - 1, -1)]):
         line = next(filter(None, (_line(i[part], freq[part], slack[part]) for part in parts)), None)
@@ -138,7 +138,7 @@ def _ends(freq: Array, slack: Array, width: int) -> Iterator[tuple[float, float]
 
 
 def snap(value: float, close: float = 2e-5) -> float:
-    """Return the roundest number that is as good as a measured one.
+    """Return the roundest number within the tolerance of a measured one.
 
     >>> snap(9999.99), snap(82684.62)
     (10000.0, 82684.62)

@@ -1,4 +1,4 @@
-"""Whole models against their configuration."""
+"""Whole models, compared with their configuration."""
 
 from posenc.verify.models.check import check_model, verify_model
 

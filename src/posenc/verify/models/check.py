@@ -1,4 +1,4 @@
-"""A whole model compared with its configuration: which layer treats positions otherwise than the file says."""
+"""Compare a whole model with its configuration: which layers treat positions otherwise than the file declares."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,27 +20,27 @@ from posenc.verify.models.watching import LEAST, TOKENS, room_of
 from posenc.verify.report import Cause, Findings, Report
 
 CONVENTION = "model"
-# what no model shows that is compared with its own directory
+# faults that cannot show when a model is compared with its own directory
 _FILE = "config.json itself: transformers reads the same file, so a wrong base or schedule in it is wrong on both sides"
 _WEIGHTS = {
-    "random": "weights: they are random here, so that permuted rows or another base in training cannot show",
-    "loaded": "whether weights fit it: permuted rows or another base in training give finite numbers all the same",
+    "random": "weights: they are random here, so permuted rows or another base in training cannot show",
+    "loaded": "whether weights fit it: permuted rows or another base in training give finite numbers too",
 }
 
 
 def verify_model(target: str | Path, *, small: bool = False) -> Report:
-    """Return whether a model of a local directory treats positions as its config.json says, layer by layer.
+    """Return whether a model in a local directory treats positions as its config.json declares, layer by layer.
 
-    Weights are loaded from safetensors only, in float32; where there are none, or more than 1 GiB, or quantised ones,
-    the model is built small with random weights: all layers, with the widths, bases and scaling of the file. The text
-    is of 256 tokens or of as many as the file allows, at positions 0, 1, ..., and once more up to the longest.
+    Weights are loaded only from safetensors, in float32. If there are none, or more than 1 GiB, or quantised ones, the
+    model is built small with random weights: all layers, with the widths, bases and scaling of the file. The text has
+    256 tokens, or as many as the file allows, at positions 0, 1, ..., and runs once more up to the longest position.
 
     Args:
         target: A directory with config.json.
         small: Build it small in any case.
 
     Raises:
-        ValueError: The directory is unsafe (pickles, `auto_map`), damaged or not there.
+        ValueError: The directory is unsafe (pickles, `auto_map`), damaged or missing.
         ModuleNotFoundError: transformers is not installed.
     """
     fields, shards = loading.inspect_directory(Path(target))  # before anything heavy is imported
@@ -58,7 +58,7 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
 
 
 def _marked(shards: Sequence[Shard], fields: Mapping[str, Any]) -> Cause | None:
-    """Return the cause where files are marked, as `posenc convert` marks them, with another pairing than the type's."""
+    """Return a cause if `posenc convert` has marked the files with another pairing than the model type's."""
     marks = {shard.pairing for shard in shards} - {None}
     try:
         layers = PerLayer.from_config(dict(fields), seq_len=1)
@@ -69,24 +69,24 @@ def _marked(shards: Sequence[Shard], fields: Mapping[str, Any]) -> Cause | None:
         return None
     return Cause(
         "model.rotation.pairing",
-        f"its files are marked with the pairing {', '.join(map(str, marks))}, and transformers rotates "
-        f"{fields.get('model_type')} by {', '.join(sorted(pairings))}: it computes other logits",
+        f"its files are marked with the pairing {', '.join(map(str, marks))}, but transformers rotates "
+        f"{fields.get('model_type')} by {', '.join(sorted(pairings))}: it computes wrong logits",
         float(len(marks)),
         help="Load them into the program that they were converted for, or convert them back with posenc convert.",
     )
 
 
 def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: tuple[str, ...] = ()) -> Report:
-    """Compare a model of transformers with a configuration, which is the truth here.
+    """Compare a model of transformers with a configuration, which counts as right.
 
     Args:
-        model: A bare model (`AutoModel`); it is as before afterwards.
-        fields: The configuration, as config.json has it.
-        unseen: What these weights cannot show, and why.
+        model: A bare model (`AutoModel`); it is unchanged afterwards.
+        fields: The fields of config.json.
+        unseen: Faults that these weights cannot show, and why.
 
     Returns:
-        A report, whose `measured` has the layers, the first wrong one, the largest angle error, the gain error, and
-        the mean cosine of the angle error by position; `not_judged` has what did not run, with the reason.
+        A report. Its `measured` has the layers, the first wrong one, the largest angle error, the gain error, and the
+        mean cosine of the angle error by position; `not_judged` has the checks that did not run, with the reason.
     """
     try:
         opened = open_model(Checked(config.read(dict(fields))))
@@ -95,11 +95,11 @@ def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: tuple[str, 
         if order:
             PerLayer.from_config(dict(fields), seq_len=1)
     except (ValueError, TypeError) as error:
-        because = f"the configuration does not say what rotates: {error} `posenc verify-config` says more."
+        because = f"the configuration does not determine the rotation: {error} Run `posenc verify-config`."
         return Findings(unknown=because).report(CONVENTION)
     try:
         if room < LEAST:
-            found = Findings(unknown=f"the file allows {room} positions, and layers are judged by {LEAST} or more")
+            found = Findings(unknown=f"the file allows {room} positions, but a check of layers needs at least {LEAST}")
         elif ways is None:
             found = rotations.check(model, opened, dict(fields), order, room)
         else:

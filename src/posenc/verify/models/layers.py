@@ -1,4 +1,4 @@
-"""What was found of a model's layers, as one report: causes that layers share, and numbers by layer and position."""
+"""Combine the results of a model's layers into one report: shared causes, and numbers by layer and position."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from posenc.verify import rules
 from posenc.verify.engine import Fault
 from posenc.verify.report import Cause, Findings
 
-# what reports say of a layer; position and pair are those of the largest angle error
+# reported numbers of a layer; position and pair are those of the largest angle error
 NUMBERS = (
     *("angle_error", "position", "pair", "gain", "configured_gain", "mean_cos"),
     *("scale", "configured_scale", "bias_error"),
@@ -20,29 +20,29 @@ NUMBERS = (
 
 @dataclass
 class Layer:
-    """What was found of one layer."""
+    """The results of one layer."""
 
     number: int
-    kind: str  # as the configuration has it, or its stack
+    kind: str  # as in the configuration, or its stack
     status: str = "pass"  # or "equivalent", "wrong", "no rotation" as configured, "cannot tell"
-    said: str = ""  # what it does, where that is not what it should
+    said: str = ""  # what it does wrong
     numbers: dict[str, Any] = field(default_factory=dict)  # by names of NUMBERS
     cosines: Sequence[tuple[int, float]] = ()  # positions and mean cosines of angle errors there
     faults: list[Fault] = field(default_factory=list)
 
     def note(self, status: str, said: str) -> None:
-        """Put a status that is not "pass" and its reason into the layer."""
+        """Set a status that is not "pass", and its reason."""
         self.status, self.said = status, said
 
     def wrong(self, faults: Iterable[Fault]) -> None:
-        """Add what explains that it is wrong."""
+        """Add the faults that explain why the layer is wrong."""
         self.faults += faults
         if self.faults:
             self.note("wrong", self.said or self.faults[0].values["said"])
 
 
 def findings(layers: Sequence[Layer], definition: str, measured: Mapping[str, Any]) -> Findings:
-    """Return the findings of all layers; `measured`: what else stands among the numbers."""
+    """Return the findings of all layers; `measured` has further numbers."""
     angles = {one.numbers["angle_error"]: one.number for one in layers if "angle_error" in one.numbers}
     curve: dict[int, list[float]] = {}
     for position, cosine in chain.from_iterable(one.cosines for one in layers):
@@ -71,7 +71,7 @@ def findings(layers: Sequence[Layer], definition: str, measured: Mapping[str, An
 
 
 def _largest(layers: Sequence[Layer], name: str) -> float | None:
-    """Return the largest relative error of a number that the configuration says."""
+    """Return the largest relative error of a number that the configuration determines."""
     pairs = ((one.numbers.get(name), one.numbers.get(f"configured_{name}")) for one in layers)
     return max((abs(got / want - 1) for got, want in pairs if got and want), default=None)
 
@@ -82,7 +82,7 @@ def _of_status(layers: Sequence[Layer], status: str) -> str | None:
 
 
 def _causes(layers: Sequence[Layer]) -> list[Cause]:
-    """Return one cause for all layers that are wrong for the same reason, the first wrong layer's first."""
+    """Return one cause for all layers that are wrong for the same reason, first that of the first wrong layer."""
     groups: dict[tuple[str, str], list[tuple[Layer, Fault]]] = {}
     for one in layers:
         for fault in one.faults:
@@ -95,14 +95,14 @@ def _causes(layers: Sequence[Layer]) -> list[Cause]:
         evidence = fault.values.get("evidence")
         if evidence is None:
             evidence, cosine = one.numbers["angle_error"], one.numbers["mean_cos"]
-            message += f"; the largest angle error is {evidence:.4g} rad, and mean cos(angle error) {cosine:.4f}"
+            message += f"; the largest angle error is {evidence:.4g} rad, the mean cos(angle error) {cosine:.4f}"
             case |= {name: one.numbers[name] for name in ("position", "pair")}
         causes.append(Cause(code, message, float(evidence), case, rules.find(code).fix))
     return causes
 
 
 def named(numbers: Sequence[int]) -> str:
-    """Name layers by their numbers."""
+    """Return the names of layers, from their numbers."""
     if len(numbers) == 1:
         return f"layer {numbers[0]}"
     shown = ", ".join(map(str, numbers[:8]))

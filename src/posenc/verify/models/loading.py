@@ -1,7 +1,7 @@
-"""A model of a local directory: refused by name where it is unsafe, loaded, or built small from its configuration.
+"""Load a model from a local directory, refuse an unsafe one, or build it small from its configuration.
 
-Nothing is fetched and no code of a directory runs: transformers' own class of the model type is constructed here,
-from a configuration that was read within limits, and filled from safetensors alone.
+Nothing is downloaded and no code of a directory runs: the model is transformers' own class of the model type, made
+from a configuration that was read within limits, and filled only from safetensors.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ WHO = "verify-model"
 LARGE = 1 << 30  # bytes of weights on disk; beyond it the model is built small
 MOST = 200_000_000  # parameters of a model that is built small
 _CODE = {"auto_map", "trust_remote_code"}
-# what would make transformers open other files or ask the hub, and has no place in the truth about positions
+# keys that would make transformers open other files or ask the hub, and do not affect positions
 _DROPPED = (
     *("quantization_config", "_name_or_path", "name_or_path", "transformers_weights", "torch_dtype", "dtype"),
     *("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation"),
@@ -43,7 +43,7 @@ _SMALL = {
     1: ("n_group", "topk_group", "n_shared_experts"),
 }
 _HEADS = 4
-_UNEVEN = 3  # heads where they were no power of two, which slopes of a bias for distance depend on
+_UNEVEN = 3  # heads if their number is not a power of two, which ALiBi's slopes depend on
 
 
 def load(
@@ -52,15 +52,15 @@ def load(
     """Return the bare model of a directory in eval mode, and why it was built small with random weights, if it was.
 
     Raises:
-        CannotTellError: transformers cannot make it.
+        CannotTellError: transformers cannot build it.
     """
     size, why = sum(shard.path.stat().st_size for shard in shards), ""
     if small or not shards:
-        why = "as asked for" if small else "there are no weights"
+        why = "on request" if small else "there are no weights"
     elif size > LARGE:
         why = f"the weights are {size / 2**30:.1f} GiB, over {LARGE / 2**30:g} GiB"
     elif (target / "adapter_config.json").exists():
-        why = "an adapter names other weights, which are not opened"
+        why = "an adapter refers to other weights, which are not opened"
     elif "quantization_config" in fields:
         why = "the weights are quantised"
     try:
@@ -73,31 +73,31 @@ def load(
 
 
 def inspect_directory(target: Path) -> tuple[dict[str, Any], Sequence[Shard]]:
-    """Read the configuration of a directory, and the headers of its files with weights, if there are any.
+    """Read the configuration of a directory, and the headers of its weight files, if there are any.
 
     Raises:
-        ValueError: It is no directory, holds no readable config.json, wants code of its own, or holds pickles alone.
+        ValueError: It is not a directory, has no readable config.json, requires its own code, or has only pickles.
     """
     if not target.is_dir():
-        raise ValueError(f"{WHO}: {short(str(target))} is no directory. Name a local one that holds config.json.")
+        raise ValueError(f"{WHO}: {short(str(target))} is not a directory. Name a local one that contains config.json.")
     try:
         fields = config.read(target)
         has_weights = any(entry.name.endswith((".safetensors", *PICKLES)) for entry in target.iterdir())
         shards = open_checkpoint(target).shards if has_weights else ()
     except FileNotFoundError:
-        raise ValueError(f"{WHO}: {short(str(target))} holds no config.json. Name a model's directory.") from None
+        raise ValueError(f"{WHO}: {short(str(target))} contains no config.json. Name a model's directory.") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"{WHO}: {str(error).removeprefix('config.read: ').removeprefix('convert: ')}") from None
     for key in _CODE & set(_keys(fields)):
         raise ValueError(
-            f"{WHO}: config.json has {key}, which makes transformers import code that comes with the model, and such "
-            f"code never runs here. Remove {key} to check transformers' own code, or run `posenc verify` on the file."
+            f"{WHO}: config.json has {key}, which makes transformers import code that comes with the model; posenc "
+            f"never runs it. Remove {key} to check transformers' own code, or run `posenc verify` on the file."
         )
     return fields, shards
 
 
 def _keys(value: object) -> Iterator[str]:
-    """Yield all keys of a configuration and of what is in it."""
+    """Yield all keys of a configuration, including nested ones."""
     if isinstance(value, dict):
         yield from value
     for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -105,13 +105,13 @@ def _keys(value: object) -> Iterator[str]:
 
 
 def apart() -> contextlib.ExitStack:
-    """Keep transformers from asking the hub, also where it was imported before, and from words about weights."""
+    """Keep transformers from asking the hub, even if it was imported before, and from messages about weights."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY")
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, dict.fromkeys(names, "1")))
         if (constants := sys.modules.get("huggingface_hub.constants")) is not None:
             stack.enter_context(mock.patch.object(constants, "HF_HUB_OFFLINE", True))
-        from transformers.utils import logging  # which reads the environment
+        from transformers.utils import logging  # this reads the environment
 
         stack.callback(logging.set_verbosity, logging.get_verbosity())
         logging.set_verbosity_error()
@@ -133,7 +133,7 @@ def _whole(target: Path, fields: dict[str, Any]) -> nn.Module:
 
 
 def _small(fields: dict[str, Any]) -> nn.Module:
-    """Build the language model with random weights: all layers, few of everything else, the rotation as it is."""
+    """Build the language model with random weights: all layers, few of everything else, the rotation unchanged."""
     from transformers import AutoModel
 
     opened = open_model(Checked(fields))
@@ -142,18 +142,18 @@ def _small(fields: dict[str, Any]) -> nn.Module:
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModel.from_config(theirs).parameters())
     if count > MOST:
-        raise CannotTellError(f"it cannot be built small: {count:,} parameters are left")
+        raise CannotTellError(f"it cannot be built small: it would still have {count:,} parameters")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model: nn.Module = AutoModel.from_config(theirs, dtype=torch.float32)
         for p in model.parameters():
-            if p.dim() > 1 and not p.any():  # weights that start at 0 would hide what rotates
+            if p.dim() > 1 and not p.any():  # weights of 0 would hide the rotation
                 nn.init.normal_(p, std=0.5)
     return model
 
 
 def _configuration(fields: dict[str, Any], also: str = "") -> Any:
-    """Return transformers' configuration of a model, of a class of its own."""
+    """Return a model's configuration as an object of transformers' own class."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     name = next((n for n in (fields.get("model_type"), also) if n in CONFIG_MAPPING), None)
@@ -169,7 +169,7 @@ def _without(value: Any) -> Any:
 
 
 def _shrink(theirs: Any) -> None:
-    """Make a configuration small, and leave its layers, the width of its heads and all that rotates them."""
+    """Make a configuration small, but keep its layers, the width of its heads and everything about the rotation."""
 
     def size(key: str) -> int:
         now = getattr(theirs, key, None)
@@ -193,4 +193,4 @@ def _shrink(theirs: Any) -> None:
             if own := size(key):
                 setattr(theirs, key, few if own == heads else min(own, 2))
         theirs.num_attention_heads = few
-        theirs.hidden_size = few * width  # where head_dim is no key of its own it follows from both
+        theirs.hidden_size = few * width  # without its own key, head_dim follows from both

@@ -1,4 +1,4 @@
-"""Other ways to run a text, compared with it alone and whole: in a padded batch, and with a cache."""
+"""Other ways to run a text, compared with a single pass over it: in a padded batch, and with a cache."""
 
 import math
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from posenc.verify.guard import NotAnsweredError
 from posenc.verify.models.watching import plainly, run, takes, text
 from posenc.verify.report import Cause
 
-LONG, SHORT = 24, 17  # tokens of two texts, of which the shorter is padded
+LONG, SHORT = 24, 17  # tokens of two texts; the shorter one is padded
 WHOLE, STEPS, CHUNK = (LONG,), (LONG - 4, 1, 1, 1, 1), (LONG // 2, LONG // 2)
-TOLERANCE = 3e-5  # of the largest entry: 130 types of transformers 5.23 stay below 6e-6 in float32
-# classes of layers for which a path gives something else by design, as transformers 5.23 has them
+TOLERANCE = 3e-5  # relative to the largest entry: 130 types of transformers 5.23 stay below 6e-6 in float32
+# classes of layers for which a path gives other results by design, in transformers 5.23
 _BY_DESIGN = {
-    ("JambaMambaMixer", "model.cache.chunk"): "its Mamba layers start afresh where a call has several tokens",
+    ("JambaMambaMixer", "model.cache.chunk"): "its Mamba layers restart in a call with several tokens",
     ("DeepseekV4HCACompressor", "model.padding.left"): "it compresses windows counted from the first column of a batch",
     ("RecurrentGemmaRecurrentBlock", "model.padding.left"): "its recurrent layers run through padding",
 }
-# the code where it fails, what it is, on which side the shorter text is padded ("": only the longer one runs), and the
-# tokens of each call, the later ones with the cache of those before
+# the code of a failure, the name of the path, the side on which the shorter text is padded ("": only the longer one
+# runs), and the tokens of each call; later calls use the cache of earlier ones
 PATHS: tuple[tuple[str, str, str, Sequence[int]], ...] = (
     ("model.padding.left", "a batch padded on the left", "left", WHOLE),
     ("model.padding.right", "a batch padded on the right", "right", WHOLE),
@@ -33,7 +33,7 @@ PATHS: tuple[tuple[str, str, str, Sequence[int]], ...] = (
 
 
 def check(model: nn.Module, room: int) -> tuple[list[Cause], list[str]]:
-    """Run a model by every path; return a cause for each code, and which other paths were not judged, and why."""
+    """Run a model by every path; return a cause for each code, and the paths that were not judged, with reasons."""
     causes: dict[str, Cause] = {}
     left: dict[str, list[str]] = {}
     texts = None
@@ -51,15 +51,15 @@ def check(model: nn.Module, room: int) -> tuple[list[Cause], list[str]]:
 
 
 class _Texts:
-    """Two texts, and how a model runs them: an encoder's are padded where there is one, and its decoder decodes."""
+    """Two texts, and how to run them: an encoder runs them padded if there is one, and its decoder decodes."""
 
     def __init__(self, model: Any, room: int) -> None:
         if model.main_input_name != "input_ids":
-            raise NotAnsweredError(f"the model takes no tokens but {model.main_input_name}")
+            raise NotAnsweredError(f"the model's input is {model.main_input_name} instead of tokens")
         if room < LONG:
-            raise NotAnsweredError(f"the file allows {room} positions, and a text of {LONG} is needed")
+            raise NotAnsweredError(f"the file allows {room} positions, but the check needs a text of {LONG}")
         if (getattr(model.config, "index_topk", None) or LONG) < LONG:
-            raise NotAnsweredError("its indexer keeps few keys, and which ones may hang on rounding")
+            raise NotAnsweredError("its indexer selects a few keys, and rounding may change the selection")
         self._model, self._ids, self._two_stacks = model, text(model, LONG), takes(model, "decoder_input_ids")
         long, short = self._ids[:1], self._ids[1:, :SHORT]
         self._alone = [self._call(long, WHOLE)[0], self._call(short, WHOLE, row=1)[0]]
@@ -68,24 +68,24 @@ class _Texts:
         if not all(bool(one.isfinite().all()) for one in self._alone):
             raise NotAnsweredError("hidden states are not finite")
         counted = self._call(long, WHOLE, pos=torch.arange(LONG, device=long.device)[None])[0]
-        # whether positions from 0 on, as `generate` gives them, are its own: RoBERTa counts from its padding row + 1
+        # whether its own positions start at 0, like those of `generate`: RoBERTa counts from its padding row + 1
         self._counts = _off(counted, self._alone[0]).max() <= TOLERANCE
 
     def judge(self, code: str, name: str, side: str, pieces: Sequence[int]) -> Cause | None:
-        """Return a cause with the first token that differs from each text alone and whole, None if none does."""
+        """Return a cause with the first token whose hidden states differ from a single pass, None if none does."""
         for module in self._model.modules():
             if why := _BY_DESIGN.get((type(module).__name__, code)):
                 raise NotAnsweredError(why)
         got_of_rows = self._padded(side, pieces) if side else self._call(self._ids[:1], pieces)
         for got, want in zip(got_of_rows, self._alone, strict=False):
             off = _off(got, want)
-            wrong = ~(off <= TOLERANCE)  # also what is not a number
+            wrong = ~(off <= TOLERANCE)  # includes NaN
             if wrong.any():
                 at = int(wrong.int().argmax())
-                by, than = float(off[at]), "each text alone" if side else "the whole text at once"
+                by, than = float(off[at]), "the text without padding" if side else "a single pass"
                 message = (
                     f"{name} gives other hidden states than {than}: token {at} of {len(want)} is the first that "
-                    f"differs, by {by:.3g} of the largest entry, where rounding leaves {TOLERANCE:g}"
+                    f"differs, by {by:.3g} of the largest entry; rounding explains up to {TOLERANCE:g}"
                 )
                 return Cause(code, message, by if math.isfinite(by) else 1.0, {"token": at}, rules.find(code).fix)
         return None
@@ -103,7 +103,7 @@ class _Texts:
     def _call(
         self, ids: Tensor, pieces: Sequence[int], mask: Tensor | None = None, pos: Tensor | None = None, row: int = 0
     ) -> Tensor:
-        """Return hidden states of texts that are handed over in pieces."""
+        """Return hidden states of texts that are passed in pieces."""
         mask = torch.ones_like(ids) if mask is None else mask
         cache, stop, found = None, 0, []
         for n in pieces:
@@ -115,7 +115,7 @@ class _Texts:
                 own = self._ids[row : row + len(ids), start:stop]
                 given = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": own}
             own_pos = None if pos is None else pos[:, start:stop]
-            # `generate` asks for a cache at once; without one, a mask may be taken from positions
+            # `generate` requests a cache at once; without one, a mask may be derived from positions
             out = run(self._model, given, position_ids=own_pos, past_key_values=cache, use_cache=True)
             cache = getattr(out, "past_key_values", None)
             found.append(out.last_hidden_state)
@@ -123,5 +123,5 @@ class _Texts:
 
 
 def _off(got: Tensor, want: Tensor) -> Tensor:
-    """Return how far hidden states of each token are off, as a share of the largest entry."""
+    """Return the error of the hidden states of each token, relative to the largest entry."""
     return (got - want).abs().amax(-1) / want.abs().max()

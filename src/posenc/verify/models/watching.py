@@ -1,6 +1,6 @@
-"""What a model of transformers makes of queries, keys and scores, seen as they reach its softmax.
+"""Observe queries, keys and scores of a transformers model as they reach its softmax.
 
-Nothing of a model is replaced: functions of torch are watched while it runs, and forward hooks say which module runs.
+Nothing of a model is replaced: torch functions are observed while it runs, and forward hooks name the running module.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from posenc.config.model import Model
 _NUMBER = re.compile(r"(?:^|\.)(\d+)$")
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # of scaled_dot_product_attention
 _PRODUCTS = ("matmul", "bmm", "baddbmm")
-LEAST, TOKENS = 16, 256  # of a text by which layers are judged
-_UNKNOWN = 8192  # how many positions a file allows that says nothing of it
-_OUTPUTS = 12  # of modules that ran last, among which are the projections of queries and keys
+LEAST, TOKENS = 16, 256  # tokens of a text for a check of layers
+_UNKNOWN = 8192  # positions if a file declares no limit
+_OUTPUTS = 12  # of the last modules, which include the projections of queries and keys
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Attention:
     layer: int  # -1 outside of layers
     q: Tensor  # (2, n_heads, q_len, head_dim), float64
     k: Tensor  # for each head
-    scores: Tensor  # (2, n_heads, q_len, k_len), as they reached the softmax; one column more for a sink is left out
-    outputs: list[Tensor]  # what modules returned before, the last one last
+    scores: Tensor  # (2, n_heads, q_len, k_len), as they reach the softmax, without the column of a sink
+    outputs: list[Tensor]  # outputs of modules before it, in order
 
 
 class Watched(TorchFunctionMode):
-    """Calls `use` with each attention in the block; `blank`: attention gives zeros, so that no layer sees positions."""
+    """Call `use` with each attention in the block; `blank`: attention returns zeros, so layers see no positions."""
 
     def __init__(self, model: nn.Module, use: Callable[[Attention], None], *, blank: bool = False) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Watched(TorchFunctionMode):
             hook.remove()
 
     def _start(self, module: nn.Module, _args: Any) -> None:
-        """Keep the name of a module that begins, and the number of the layer that it is in."""
+        """Keep the name of a module that starts, and the number of the layer that contains it."""
         name = self._names.get(module, "")
         own, found = getattr(module, "layer_idx", None), _NUMBER.search(name)
         if not isinstance(own, int):  # its place in a list that is not inside another layer
@@ -76,7 +76,7 @@ class Watched(TorchFunctionMode):
             self._outputs = [*self._outputs[1 - _OUTPUTS :], out.detach().clone()]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch and look at it."""
+        """Run a torch function and observe it."""
         name, kwargs = getattr(func, "__name__", "").strip("_"), kwargs or {}
         if name == "softmax":
             scores = args[0] if args else kwargs["input"]
@@ -90,11 +90,11 @@ class Watched(TorchFunctionMode):
         elif name in _PRODUCTS:
             a, b = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)][-2:]
             if b.dim() > 2:
-                self._products.append((a.clone(), b.clone()))  # later code may write into them
+                self._products.append((a.clone(), b.clone()))  # later code may write to them
         return func(*args, **kwargs)
 
     def _found(self, scores: Tensor) -> bool:
-        """Hand on the attention whose scores these are; return whether it is one."""
+        """Pass on the attention of these scores, if there is one; return whether there is."""
         products, self._products = self._products, []
         if scores.dim() != 4 or len(scores) != 2:
             return False
@@ -123,7 +123,7 @@ def _scores(given: Mapping[str, Any]) -> Tensor:
 
 
 def made_of(x: Tensor, outputs: list[Tensor]) -> tuple[float, Tensor] | None:
-    """Return what an output of a module was multiplied by to be x (batch, len, columns), and which columns it has."""
+    """Return the factor and the columns of the module output that x (batch, len, columns) comes from."""
     batch, n, _ = x.shape
     columns = _centred(x.flatten(0, 1))
     for out in reversed(outputs):
@@ -151,7 +151,7 @@ def takes(model: Any, name: str) -> bool:
 
 
 def run(model: Any, given: Mapping[str, Any], **optional: Any) -> Any:
-    """Run a model with some arguments, and with those others that it takes and that are not None."""
+    """Run a model with some arguments, and with those optional ones that it accepts and that are not None."""
     more = {key: value for key, value in optional.items() if value is not None and takes(model, key)}
     return model(**given, **more)
 
@@ -173,12 +173,12 @@ def text(model: nn.Module, tokens: int) -> Tensor:
 
 @contextlib.contextmanager
 def plainly(model: Any) -> Iterator[None]:
-    """Let a model run its attention by functions of torch, in eval mode; afterwards it runs as before.
+    """Let a model run its attention by torch functions, in eval mode; restore it afterwards.
 
-    "eager" and "sdpa" stay what they are, since a model may have code for each; others become what it would choose.
+    "eager" and "sdpa" are kept, since a model may have code for each; others become transformers' default.
     """
     own = "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
-    key = "_attn_implementation_internal"  # not through its setter, which refuses what a class does not list
+    key = "_attn_implementation_internal"  # not through its setter, which refuses values that a class does not list
     with contextlib.ExitStack() as stack:
         stack.callback(model.train, model.training)
         model.eval()

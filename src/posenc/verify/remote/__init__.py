@@ -1,4 +1,4 @@
-"""Subjects that are no Python objects: a program that answers JSON lines, or a recording of such answers."""
+"""Subjects outside Python: a program that answers JSON lines, or a recording of such answers."""
 
 from posenc.verify.remote.calls import Program, subject
 from posenc.verify.remote.recording import Recording, write_questions

@@ -1,4 +1,4 @@
-"""Stand-ins for the objects that a check would call, and a program in any language that answers for them."""
+"""Stand-ins for the objects that a check calls, answered by a program in any language."""
 
 import itertools
 import shlex
@@ -17,17 +17,17 @@ from posenc.verify.conventions import CONVENTIONS
 from posenc.verify.guard import NotAnsweredError, SubjectError
 from posenc.verify.remote import messages
 
-NOISE = 1000  # lines that are no answers and may stand between two answers
+NOISE = 1000  # the most other lines between two answers
 
 
 @dataclass(eq=False)
 class Remote:
-    """A function that is answered elsewhere; a deep copy of it is another instance, in its state at the start."""
+    """A function that is answered elsewhere; a deep copy of it is another instance in its initial state."""
 
     channel: Any  # answers by `ask(function, instance, arguments by name)`
     function: str
     names: tuple[str, ...]  # of the arguments
-    instances: Iterator[int]  # numbers of new ones
+    instances: Iterator[int]  # numbers for new ones
     instance: int = 0
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> "Remote":
@@ -41,18 +41,18 @@ class Remote:
         """Return the answer to a call."""
         given = dict(zip(self.names, args, strict=False)) | named
         if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in given.values()):
-            raise NotAnsweredError("gradients are not asked of a program or a recording")
+            raise NotAnsweredError("programs and recordings give no gradients")
         return self.channel.ask(self.function, self.instance, given)
 
 
 def subject(convention: str, channel: Any) -> Any:
-    """Return what a check of a convention calls, answered by a channel.
+    """Return the object that a check of a convention calls, answered by a channel.
 
     Raises:
-        ValueError: The convention is one of Python objects only.
+        ValueError: The convention is only for Python objects.
     """
     if not (functions := CONVENTIONS[convention].functions):
-        raise ValueError(f"verify: {convention} is a convention of Python objects; ask a program by another one.")
+        raise ValueError(f"verify: {convention} is only for Python objects. Use another convention for a program.")
     instances = itertools.count(1)
     made = [Remote(channel, name, names, instances) for name, names in functions.items()]
     if convention == "lucidrains":
@@ -64,10 +64,10 @@ class Program:
     """A running program that reads calls from its standard input and writes answers to its output.
 
     Args:
-        command: The program and its arguments, as a shell splits them; no shell runs.
-        seconds: How long it may run in all.
-        memory: Bytes that it may map besides what it needs to start, where the system has such limits.
-        files: Pass arrays as .npy files in a directory, whose path is in POSENC_ARRAYS, not in line.
+        command: The program and its arguments, split like a shell does; no shell runs.
+        seconds: The limit of its running time in total.
+        memory: Bytes that it may map beyond what it needs to start, if the system has such limits.
+        files: Pass arrays as .npy files in the directory POSENC_ARRAYS instead of inline.
 
     Raises:
         ValueError: The program cannot be started.
@@ -88,33 +88,33 @@ class Program:
         self.running.limit_memory(memory)
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
-        """Return the program's answer to one call; a RuntimeError is one of its own."""
+        """Return the program's answer to one call; an error that it reports becomes a RuntimeError."""
         self.number += 1
         self.running.send(messages.line(messages.call(self.number, function, instance, args, self.arrays)))
         return messages.answered(function, self.number, self.place, lambda: self._answer(function))
 
     def _answer(self, function: str) -> dict[str, Any]:
-        """Return the next line that is a JSON object; what the program prints between is kept."""
+        """Return the next line that is a JSON object; keep what the program prints in between."""
         for _ in range(NOISE):
             text = self.running.stdout.readline(messages.LONGEST)
             if not text:
                 doing = f"the call of {function}"
                 raise SubjectError(self.running.silence(doing, call=f"{function}, call {self.number}"))
             if not text.endswith(b"\n"):
-                raise ValueError(f"a line of over {messages.LONGEST:,} bytes")
+                raise ValueError(f"a line of more than {messages.LONGEST:,} bytes")
             if (found := parse(text)) is not None:
                 return found
             self.noise.append(text[:200].decode("utf-8", "replace").rstrip())
-        raise ValueError(f"{NOISE} lines that are no JSON objects")
+        raise ValueError(f"{NOISE} lines that are not JSON objects")
 
     def text(self) -> str:
-        """Return what the program printed, on its output between answers and as errors."""
+        """Return the text that the program printed between answers and to stderr."""
         return "\n".join([*self.noise, self.running.printed()]).strip()
 
     def __enter__(self) -> "Program":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the program and all that it started."""
+        """End the program and all its descendants."""
         self.running.end()
         self.directory.cleanup()

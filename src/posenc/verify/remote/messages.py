@@ -2,7 +2,7 @@
 
 A call: {"call": 7, "instance": 2, "function": "rope", "args": {"x": ARRAY, "positions": ARRAY}}.
 Its answer: {"call": 7, "result": ARRAY, a number, or a list of these}, or {"call": 7, "error": "why it fails"}.
-ARRAY: {"dtype": "float32", "shape": [2, 3], "data": [...]}, or "file": "7.npy" in place of the data.
+ARRAY: {"dtype": "float32", "shape": [2, 3], "data": [...]}, or "file": "7.npy" instead of the data.
 An argument {"answer": 5, "item": 1} is item 1 of the answer to call 5.
 """
 
@@ -29,14 +29,14 @@ MOST = 1 << 24  # numbers of one array
 
 @dataclass(frozen=True)
 class Answer:
-    """A part of the answer to a call that only the subject understands, such as a cache: passed back by its place."""
+    """A part of an answer that only the subject understands, such as a cache: it is passed back by reference."""
 
     call: int
     item: int | None = None
 
 
 def encode(value: Any, file: Path | None = None) -> Any:
-    """Return a tensor, a number, None or the place of an answer as JSON has it, numbers in a file or in line.
+    """Return a tensor, a number, None or a reference ready for JSON, with numbers in a file or inline.
 
     >>> encode(torch.tensor([1.5, 2.0]))
     {'dtype': 'float32', 'shape': [2], 'data': [1.5, 2.0]}
@@ -57,10 +57,10 @@ def encode(value: Any, file: Path | None = None) -> Any:
 
 
 def decode(fields: Mapping[str, Any], directory: Path | None = None) -> Tensor:
-    """Return the tensor of an array in JSON: dtype, shape, and data or a file, which may lie in a directory.
+    """Return the tensor of an array in JSON: dtype, shape, and data or a file in a directory.
 
     Raises:
-        ValueError: It is no array, or too large, or its file lies elsewhere.
+        ValueError: It is not an array, is too large, or its file is elsewhere.
     """
     dtype, shape = fields["dtype"], fields["shape"]
     if dtype not in DTYPES:
@@ -68,7 +68,7 @@ def decode(fields: Mapping[str, Any], directory: Path | None = None) -> Tensor:
     if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST for n in shape):
         raise ValueError(f"an array's shape must be a list of at most 8 sizes; got {str(shape)[:80]}")
     if math.prod(shape) > MOST:
-        raise ValueError(f"an array may have {MOST:,} numbers; got shape {shape}")
+        raise ValueError(f"an array may have at most {MOST:,} numbers; got shape {shape}")
     numbers = _loaded(fields["file"], directory) if "file" in fields else _listed(fields.get("data"), dtype)
     if numbers.numel() != math.prod(shape):
         raise ValueError(f"an array of shape {shape} has {math.prod(shape)} numbers; got {numbers.numel()}")
@@ -95,7 +95,7 @@ def _loaded(name: Any, directory: Path | None) -> Tensor:
     try:
         return torch.from_numpy(np.array(np.load(path, allow_pickle=False)))
     except (OSError, ValueError, TypeError, EOFError) as error:
-        raise ValueError(f"{name!r} is no .npy file of numbers: {str(error)[:120]}") from None
+        raise ValueError(f"{name!r} is not a .npy file of numbers: {str(error)[:120]}") from None
 
 
 def line(fields: Mapping[str, Any]) -> bytes:
@@ -106,18 +106,18 @@ def line(fields: Mapping[str, Any]) -> bytes:
 def call(
     number: int, function: str, instance: int, args: Mapping[str, Any], directory: Path | None = None
 ) -> dict[str, Any]:
-    """Return a call as JSON has it, its arrays as files in a directory or in line."""
+    """Return a call ready for JSON, with its arrays in files or inline."""
     files = {name: directory and directory / f"{number}.{name}.npy" for name in args}
     sent = {name: encode(value, files[name]) for name, value in args.items()}
     return {"call": number, "instance": instance, "function": function, "args": sent}
 
 
 def answered(function: str, number: int, directory: Path, fetch: Callable[[], Mapping[str, Any]]) -> Any:
-    """Return what the answer to a call holds.
+    """Return the result in the answer to a call.
 
     Raises:
-        RuntimeError: It reports an error.
-        SubjectError: It is no answer to this call.
+        RuntimeError: The answer is an error.
+        SubjectError: It is not a valid answer to this call.
     """
     try:
         fields = fetch()
@@ -139,7 +139,7 @@ def answered(function: str, number: int, directory: Path, fetch: Callable[[], Ma
 
 
 def _value(found: Any, place: Answer, directory: Path) -> Any:
-    """Return an array or a number; of anything else, such as a cache, its place in the answer."""
+    """Return an array or a number; for any other object, such as a cache, a reference to it."""
     if isinstance(found, Mapping) and "dtype" in found and "shape" in found:
         return decode(found, directory)
     return found if type(found) in (int, float) else place

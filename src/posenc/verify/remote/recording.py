@@ -1,4 +1,4 @@
-"""Questions written to a file, to be answered on another machine, and the judgement of the answers found there."""
+"""Write questions to a file, to be answered on another machine, and read the answers for a check."""
 
 import contextlib
 import json
@@ -20,20 +20,20 @@ from posenc.verify.remote.messages import Answer
 
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
 ADAPTIVE = {
-    "meta_complex": "rows are taken out of the table",
-    "cached_model": "what is asked follows from earlier answers",
+    "meta_complex": "the check reads rows of the table",
+    "cached_model": "later calls depend on earlier answers",
 }
 
 
 class _Calls:
-    """Calls by what they ask: the function, its arguments, and what this instance was asked before."""
+    """Calls, identified by the function, its arguments, and the earlier calls of the instance."""
 
     def __init__(self) -> None:
         self.history: dict[int, str] = {}
         self.results: dict[int, list[tuple[Answer, Tensor]]] = {}
 
     def call(self, number: int, function: str, instance: int, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call as JSON; arguments that this instance has returned are named by their place."""
+        """Return a call for JSON; arguments that this instance has returned become references."""
         named = {name: self._place(instance, value) for name, value in args.items()}
         return messages.call(number, function, instance, named)
 
@@ -44,7 +44,7 @@ class _Calls:
         return value
 
     def keep(self, instance: int, number: int, found: Any) -> None:
-        """Remember an answer, for calls that pass it back."""
+        """Keep an answer, for calls that pass it back."""
         items = found if isinstance(found, list | tuple) else [found]
         for i, item in enumerate(items):
             if isinstance(item, Tensor) and item.is_floating_point() and item.numel() > 1:
@@ -52,7 +52,7 @@ class _Calls:
                 self.results.setdefault(instance, []).append((place, item.detach().clone()))
 
     def key(self, fields: Mapping[str, Any]) -> str:
-        """Return what identifies a call, and add it to the instance's history."""
+        """Return the identity of a call, and add it to the instance's history."""
         instance = int(fields["instance"])
         asked = json.dumps([fields["function"], fields["args"]], sort_keys=True)
         self.history[instance] = str(hash((self.history.get(instance, ""), asked)))
@@ -60,7 +60,7 @@ class _Calls:
 
 
 class Recorder(_Calls):
-    """Writes down calls and returns results of the right shape, by the widths of a specification."""
+    """Record calls and return results of the right shape, with the widths of a specification."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Recorder(_Calls):
         self.generator = torch.Generator().manual_seed(0)
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
-        """Write a call down."""
+        """Record a call."""
         self.lines.append(self.call(len(self.lines) + 1, function, instance, args))
         found = self._result(function, args)
         self.keep(instance, len(self.lines), found)
@@ -101,7 +101,7 @@ class Recorder(_Calls):
 
 
 class Recording(_Calls):
-    """Answers out of a directory with questions and answers; a ValueError if they are missing, too large or none."""
+    """Answers from a directory of questions and answers; a ValueError if files are missing, too large or invalid."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Recording(_Calls):
             try:
                 self.numbers[asked.key(fields)] = int(fields["call"])
             except (KeyError, TypeError, ValueError):
-                raise ValueError(f"verify: {directory / QUESTIONS} holds a line that is no question.") from None
+                raise ValueError(f"verify: {directory / QUESTIONS} contains a line that is not a question.") from None
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
         """Return the recorded answer to a call."""
@@ -128,19 +128,19 @@ def write_questions(family: Family, directory: Path) -> int:
     """Write the questions of a check to a directory, and return how many there are.
 
     Raises:
-        ValueError: The directory holds questions already or cannot be written, or the convention cannot be recorded.
+        ValueError: The directory already contains questions, cannot be written, or the convention cannot be recorded.
     """
     if why := ADAPTIVE.get(family.convention):
-        raise ValueError(f"verify: {why} of {family.convention}; ask a program by --exec instead.")
+        raise ValueError(f"verify: {family.convention} cannot be recorded, since {why}. Use a program with --exec.")
     if (directory / QUESTIONS).exists():
-        raise ValueError(f"verify: {directory} holds {QUESTIONS} already. Name another directory.")
+        raise ValueError(f"verify: {directory} already contains {QUESTIONS}. Name another directory.")
     recorder = Recorder(family.spec)
     stand_in = subject(family.convention, recorder)
     for case in family.cases():
         asked: Case | None = case
         while asked is not None:
             with contextlib.suppress(SubjectError, NotAnsweredError, CannotTellError):
-                family.observe(stand_in, asked)  # whose answers mean nothing
+                family.observe(stand_in, asked)  # the answers are not used
             asked = asked.otherwise
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -151,14 +151,14 @@ def write_questions(family: Family, directory: Path) -> int:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects of a file, one a line."""
+    """Return the JSON objects of a file, one for each line."""
     try:
         if path.is_symlink() or path.stat().st_size > messages.LONGEST:
             raise ValueError(f"verify: {path} is a link, or larger than {messages.LONGEST:,} bytes.")
         texts = path.read_bytes().splitlines()
     except OSError:
-        raise ValueError(f"verify: there is no file {path}. `posenc cases` writes the questions.") from None
+        raise ValueError(f"verify: there is no file {path}. Run `posenc cases` to write the questions.") from None
     found = [parse(text) for text in texts if text.strip()]
     if None in found:
-        raise ValueError(f"verify: line {found.index(None) + 1} of {path} is no JSON object.")
+        raise ValueError(f"verify: line {found.index(None) + 1} of {path} is not a JSON object.")
     return [fields for fields in found if fields is not None]

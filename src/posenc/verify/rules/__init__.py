@@ -1,4 +1,4 @@
-"""What each code of a finding means: one JSON file a family, read when a rule is asked for."""
+"""Explanations of finding codes: one JSON file for each family, read on first use."""
 
 import difflib
 import functools
@@ -16,14 +16,14 @@ class Rule:
     """One fault that a check can name.
 
     Args:
-        code: family.aspect.fault; those of configurations are single words, as `posenc inspect` has them.
+        code: family.aspect.fault; those of configurations are single words, as in `posenc inspect`.
         family: The code's first word, or the name of its file.
-        title: What it is, in one line.
+        title: The fault in one line.
         why: Why it hurts.
         fix: How to fix it.
-        says: The message of a finding, with {slots} for what was measured; where it is empty, the finding's own words,
-            or the title.
-        reports: Links of public reports of it.
+        says: The message of a finding, with {slots} for measurements; if it is empty, the finding's own words or the
+            title.
+        reports: Links to public reports of the fault.
     """
 
     code: str
@@ -35,7 +35,7 @@ class Rule:
     reports: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the rule ready for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "says"}
 
 
@@ -43,14 +43,14 @@ class Rule:
 def known() -> Mapping[str, Rule]:
     """Return all rules by code, in the order of families and names.
 
-    A rule takes the fields that it leaves out, but for the reports, from the rule that its "like" names. A code such
-    as "alibi|t5.no_effect" stands for one of each family.
+    A rule inherits missing fields, except the reports, from the rule that its "like" names. A code such as
+    "alibi|t5.no_effect" stands for one code of each family.
 
     Raises:
-        ValueError: A file of rules is broken, or two files hold the same code.
+        ValueError: A file of rules is broken, or two files contain the same code.
 
     >>> known()["subject.raises"].title
-    'The code raises an error where it is called as its convention says'
+    'The code raises an error when it is called by its convention'
     """
     read: dict[str, dict[str, Any]] = {}
     for path in sorted(Path(__file__).parent.glob("*.json")):
@@ -59,7 +59,7 @@ def known() -> Mapping[str, Rule]:
             for family in families.split("|"):
                 code = f"{family}{dot}{rest}"
                 if code in read:
-                    raise ValueError(f"rules: {code} stands in two files, of which one is {path.name}. Remove one.")
+                    raise ValueError(f"rules: {code} is in two files, one of them {path.name}. Remove one.")
                 if unknown := set(fields) - FIELDS:
                     raise ValueError(f"rules: {code} in {path.name} has unknown fields {unknown}; use {FIELDS}.")
                 read[code] = {"family": family if dot else path.stem, **fields}
@@ -74,12 +74,12 @@ def known() -> Mapping[str, Rule]:
 
 
 def _whole(read: Mapping[str, dict[str, Any]], code: str) -> dict[str, Any]:
-    """Return the fields of a rule, with those that it leaves out of the rule that its "like" names."""
+    """Return the fields of a rule, with missing ones from the rule that its "like" names."""
     fields = read[code]
     if (like := fields.get("like")) is None:
         return fields
     if like not in read:
-        raise ValueError(f"rules: a rule is like {like!r}, which stands in no file.")
+        raise ValueError(f"rules: a rule is like {like!r}, which is in no file.")
     return {**_whole(read, like), "reports": [], **fields}
 
 
@@ -87,7 +87,7 @@ def find(code: str) -> Rule:
     """Return the rule of a code.
 
     Raises:
-        ValueError: There is none; the nearest are named.
+        ValueError: The code is unknown; the message names the nearest ones.
     """
     every = known()
     if code in every:
@@ -104,5 +104,5 @@ def families() -> Mapping[str, list[Rule]]:
     found: dict[str, list[Rule]] = {}
     for each in known().values():
         family, dot, _ = each.code.partition(".")
-        found.setdefault(family if dot else "config", []).append(each)  # `posenc inspect` names faults by one word
+        found.setdefault(family if dot else "config", []).append(each)  # configuration codes are single words
     return found

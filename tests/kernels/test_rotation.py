@@ -109,7 +109,7 @@ def test_a_cosine_that_lies_otherwise_than_its_sine(which: int, backend: str) ->
     found = [angles.cos().expand(2, -1, -1, -1), angles.sin().expand(2, -1, -1, -1)]
     for other in (found[which].clone(), found[which].mT.contiguous().mT, torch.stack([found[which]] * 2, -1)[..., 0]):
         pair = [other if i == which else found[i] for i in range(2)]
-        (got,) = kernels.turn_all([x], [(pair[0], pair[1])], kernels.Way("half", backend=backend))
+        (got,) = kernels.rotate_all([x], [(pair[0], pair[1])], kernels.Way("half", backend=backend))
         exact(x, pair[0], pair[1], pairing="half").holds(got, torch.float32)
 
 

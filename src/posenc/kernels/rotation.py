@@ -1,4 +1,4 @@
-"""One entry for each rotation of queries and keys: plain memory goes to a backend, all else to the formula."""
+"""The one entry for rotations of queries and keys: plain memory goes to a backend, anything else to the formula."""
 
 import importlib
 from collections.abc import Sequence
@@ -19,23 +19,23 @@ from posenc.positions.checks import KINDS
 Tables = tuple[Tensor, Tensor]
 _HOMES = {"numba": "cpu", "triton": "triton", "blocked": "blocked"}
 _NAMES = ("auto", *_HOMES, "formula")
-_SMALL = 2**16  # numbers in all, below which the formula's few calls cost less than blocks
+_SMALL = 2**16  # with fewer numbers the formula is faster than blocks
 
 
 class Way(NamedTuple):
-    """How head dimensions are paired, which of them rotate, and what computes it."""
+    """The pairing of head dimensions, the side that rotates, and the backend."""
 
     pairing: Pairing
     side: Side = "first"
     backend: str = "auto"
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
-    """Rotate pairs of head dimensions of one tensor; see `eager.turn`, whose definition it has."""
-    return turn_all((x,), ((cos, sin),), Way(pairing, side))[0]
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
+    """Rotate pairs of head dimensions of one tensor, as defined by `eager.rotate`."""
+    return rotate_all((x,), ((cos, sin),), Way(pairing, side))[0]
 
 
-def turn_all(
+def rotate_all(
     xs: Sequence[Tensor],
     tables: Sequence[Tables],
     way: Way,
@@ -46,26 +46,26 @@ def turn_all(
     """Rotate queries and keys together.
 
     The products are formed in the tables' precision (float32 or wider) and rounded to the dtype of `xs` once.
-    The backward pass is the transposed rotation, which keeps nothing but the tables.
+    The backward pass is the transposed rotation, for which only the tables are saved.
 
     Args:
         xs: Queries and keys (..., heads, seq, head_dim), of one dtype on one device.
-        tables: (cos, sin) of each, (seq, n_pairs) or (..., table_heads, seq, n_pairs), any gain inside; table heads
-            divide heads.
-        way: How.
-        out: Where to write, of the shapes and dtype of `xs`; each may be what is rotated.
-        who: With what messages begin.
+        tables: (cos, sin) of each, (seq, n_pairs) or (..., table_heads, seq, n_pairs), with any gain multiplied in;
+            table_heads divides heads.
+        way: Pairing, side and backend.
+        out: Output tensors with the shapes and dtype of `xs`; each may be its own input.
+        who: The name at the start of error messages.
 
     Raises:
-        ValueError: `out` shares memory that is read or written otherwise, no backend has the name, or the backend that
-            was named refuses.
+        ValueError: `out` overlaps itself or other tensors, the backend's name is unknown, or the named backend
+            refuses.
     """
     if way.backend not in _NAMES:
         raise ValueError(f"rotate: backend must be one of {', '.join(_NAMES)}; got {way.backend!r}.")
-    if torch.compiler.is_compiling():  # before ids are asked for, on which compiled code would depend
+    if torch.compiler.is_compiling():  # before the calls of id(), which would force recompilations
         return _written(_formulas(xs, tables, way), out)
     of_tables = [t for pair in tables for t in pair]
-    given = list({id(t): t for t in (*xs, *of_tables, *(out or ()))}.values())  # q and k mostly share tables
+    given = list({id(t): t for t in (*xs, *of_tables, *(out or ()))}.values())  # q and k usually share tables
     if not _are_memory(given):
         return _written(_formulas(xs, tables, way), out)
     if out is not None:
@@ -74,11 +74,11 @@ def turn_all(
         return _run(xs, tables, way, out)
     if any(t.requires_grad for t in of_tables):  # learned frequencies
         return _written(_formulas(xs, tables, way), out)
-    return _written([_Turn.apply(x, cos, sin, way) for x, (cos, sin) in zip(xs, tables, strict=True)], out)
+    return _written([_Rotation.apply(x, cos, sin, way) for x, (cos, sin) in zip(xs, tables, strict=True)], out)
 
 
 def _are_memory(tensors: Sequence[Tensor]) -> bool:
-    """Whether numbers may be read and written past torch: no code traces, transforms or intercepts operations."""
+    """Whether memory may be accessed without torch: no code traces, transforms or intercepts operations."""
     if private.is_watched() or private.within_transform() or torch.jit.is_tracing():
         return False
     return all(map(_is_memory, tensors))
@@ -89,19 +89,19 @@ def _is_memory(t: Tensor) -> bool:
         return False
     try:
         t.data_ptr()
-    except RuntimeError:  # sparse, or a batch of gradients
+    except RuntimeError:  # sparse, or batched gradients
         return False
     return True
 
 
 def _formulas(xs: Sequence[Tensor], tables: Sequence[Tables], way: Way) -> list[Tensor]:
     return [
-        eager.turn(x, cos, sin, pairing=way.pairing, side=way.side) for x, (cos, sin) in zip(xs, tables, strict=True)
+        eager.rotate(x, cos, sin, pairing=way.pairing, side=way.side) for x, (cos, sin) in zip(xs, tables, strict=True)
     ]
 
 
-def _written(turned: Sequence[Tensor], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
-    return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(out, turned, strict=True))
+def _written(rotated: Sequence[Tensor], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
+    return tuple(rotated) if out is None else tuple(o.copy_(t) for o, t in zip(out, rotated, strict=True))
 
 
 def _run(xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
@@ -115,13 +115,13 @@ def _run(xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, out: Sequence
         return _written(_formulas(xs, tables, way), out)
     backend.run(jobs, way.pairing, way.side)
     if out is not None:
-        for t in outs:  # autograd may have kept it
+        for t in outs:  # autograd may have saved it
             increment_version(t)
     return outs
 
 
 def _fitted(tables: Tables, x: Tensor) -> Tables:
-    """Return tables in the precision of the arithmetic, whose strides are equal and whose pairs lie in a row."""
+    """Return tables in the precision of the arithmetic, with equal strides and contiguous pairs."""
     wide = torch.promote_types(x.dtype, tables[0].dtype)
     cos, sin = (in_four(t).to(wide) for t in tables)
     if cos.stride() == sin.stride() and cos.stride(-1) == 1:
@@ -130,10 +130,10 @@ def _fitted(tables: Tables, x: Tensor) -> Tables:
 
 
 def _choose(jobs: Sequence[Job], name: str) -> Any | None:
-    """Return the fastest backend that does not refuse, or the one that is named; None is the formula.
+    """Return the named backend, or the fastest one that does not refuse; None for the formula.
 
     Raises:
-        ValueError: The one that is named refuses; the sentence says why.
+        ValueError: The named backend refuses.
     """
     if name == "formula":
         return None
@@ -144,13 +144,13 @@ def _choose(jobs: Sequence[Job], name: str) -> Any | None:
     if not fit:
         x = jobs[0].x
         raise ValueError(
-            f"rotate: backend {name!r} turns (batch, heads, seq, head_dim) whose lanes lie side by side; "
-            f"got shape {tuple(x.shape)} with strides {x.stride()}. Leave the choice to 'auto'."
+            f"rotate: backend {name!r} requires (batch, heads, seq_len, head_dim) with contiguous head dimensions; "
+            f"got shape {tuple(x.shape)} with strides {x.stride()}. Pass backend='auto'."
         )
     module = _loaded(name)
     refusal = module if isinstance(module, str) else module.refuses(jobs)
     if refusal is not None:
-        raise ValueError(f"rotate: backend {name!r} cannot be used here: {refusal}. Leave the choice to 'auto'.")
+        raise ValueError(f"rotate: backend {name!r} cannot be used here: {refusal}. Pass backend='auto'.")
     return module
 
 
@@ -163,7 +163,7 @@ def _candidates(jobs: Sequence[Job]) -> tuple[str, ...]:
 
 
 def _fits(job: Job) -> bool:
-    """Whether a backend can follow these strides and shapes."""
+    """Whether the backends support these strides and shapes."""
     x, out, cos, sin = job
     return (
         x.ndim == cos.ndim == 4
@@ -184,15 +184,15 @@ def _loaded(name: str) -> Any:
     """Return a backend's module, or why it cannot be loaded."""
     try:
         return importlib.import_module(f"posenc.kernels.{_HOMES[name]}")
-    except Exception as error:  # a broken installation raises anything; there are other backends
+    except Exception as error:  # a broken installation can raise any error; other backends remain
         missing = (getattr(error, "name", None) or "").partition(".")[0]
         if name == "numba" and missing in ("numba", "llvmlite"):
-            return "numba is not installed; pip install 'posenc[fast]' brings it"
-        return f"it does not load ({' '.join(str(error).split()).rstrip('.')})"
+            return "numba is not installed; run pip install 'posenc[fast]'"
+        return f"its import failed ({' '.join(str(error).split()).rstrip('.')})"
 
 
-class _Turn(torch.autograd.Function):
-    """The rotation and its transpose; of the forward pass it keeps the tables alone."""
+class _Rotation(torch.autograd.Function):
+    """The rotation and its transpose; only the tables are saved for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, way: Way) -> Tensor:
@@ -203,7 +203,7 @@ class _Turn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Rotate the gradient the other way."""
+        """Rotate the gradient by the opposite angles."""
         cos, sin = ctx.saved_tensors
-        grad = grad if grad.stride(-1) == 1 else grad.contiguous()  # of a sum it is one number, expanded
-        return turn_all((grad,), ((cos, -sin),), ctx.way)[0], None, None, None
+        grad = grad if grad.stride(-1) == 1 else grad.contiguous()  # the gradient of a sum is one expanded number
+        return rotate_all((grad,), ((cos, -sin),), ctx.way)[0], None, None, None
