@@ -286,7 +286,7 @@ def test_wrong_tokens_and_positions_are_refused(name: str) -> None:
             encoding.place(torch.tensor([[camera, 0, 0]]))
     with refuses(TypeError, f"{who}: needs integer positions"):
         encoding.place(POS.double())
-    with refuses(ValueError, f"{who}: v must have head_dim=8 lanes", "(1, 2, 4, 6)"):
+    with refuses(ValueError, f"{who}: v must have head_dim=8 dimensions", "(1, 2, 4, 6)"):
         encoding.rotate_v(normal(1, 2, 4, 6), placed)
     with refuses(ValueError, f"{who}: out must have a token for each", "(1, 2, 3, 8)"):
         encoding.unrotate_out(normal(1, 2, 3, 8), placed)

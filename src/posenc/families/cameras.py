@@ -153,7 +153,7 @@ class CameraTransform(Budgeted):
             of_camera, of_patch = x.to(matrix.dtype).chunk(2, -1)
             seen = torch.einsum("...sij,...hsnj->...hsni", matrix, of_camera.unflatten(-1, (-1, 4))).flatten(-2)
             halves = of_patch.unflatten(-1, (self.n_runs, 2, -1)).transpose(-3, -2).flatten(-2).flatten(-2)
-            rotated = kernels.turn(halves, cos, sin, pairing="half").unflatten(-1, (2, self.n_runs, -1))
+            rotated = kernels.rotate(halves, cos, sin, pairing="half").unflatten(-1, (2, self.n_runs, -1))
         return torch.cat((seen, rotated.transpose(-3, -2).flatten(-3)), -1).to(x.dtype)
 
     def _keep(self, viewmats: Views | None) -> None:
