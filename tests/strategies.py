@@ -400,7 +400,19 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "grape_a": st.fixed_dictionaries(
         {"n_heads": _HEADS, "head_dim": _WIDTH}, optional={"gates": st.sampled_from(["query", "key"])}
     ),
+    "grape_ap": st.fixed_dictionaries(
+        {"d_model": _WIDTH, "n_heads": _HEADS, "p_dim": st.sampled_from([2, 4, 6])},
+    ),
     "grape_m": _grape_m(),
+    "selective_rope": st.fixed_dictionaries(
+        {
+            "d_model": st.sampled_from([6, 12]),
+            "n_kv_heads": st.integers(1, 3),
+            "head_dim": _EVEN,
+            "rank": st.integers(1, 4),
+        },
+        optional={"base": bases()},
+    ),
     "liere": st.fixed_dictionaries(
         {"head_dim": st.just(12), "n_axes": st.integers(1, 3), "block": st.sampled_from([2, 3, 4])}
     ),

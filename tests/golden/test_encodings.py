@@ -120,11 +120,13 @@ def again(found, case, groups):
         given["head_dim"] = q.shape[-1]
         if name == "pope":
             return {"scores": scale * define(q, k, q_pos, k_pos, **given)}
+        whole = define(inputs["x"], q_pos, **given) if "x" in inputs else None
         turned = []
         for side, (x, at) in enumerate(((q, q_pos), (k, k_pos))):
             turned.append(np.zeros_like(x))
             for i, p in enumerate(at):
-                matrix = define(float(p) if case["n_axes"] == 1 else p.astype(float), **given)[side]
+                point = float(p) if case["n_axes"] == 1 else p.astype(float)
+                matrix = define(point, **given)[side] if whole is None else whole[side][i]
                 for h in range(len(x)):
                     own = matrix[h * len(matrix) // len(x)] if matrix.ndim == 3 else matrix
                     turned[-1][h, i] = own @ x[h, i]
@@ -136,7 +138,7 @@ def again(found, case, groups):
     if family == "none":
         return {"scores": define(q, k)}
     if family == "score_map":
-        parts = {"q": q, "k": k}
+        parts = {"x": inputs["x"], "pos": q_pos} if "x" in inputs else {"q": q, "k": k}
         if name == "dape":
             inner = definitions.find(case["options"]["encoding"])
             own = {key.removeprefix("encoding."): t for key, t in groups["parameter"].items() if "encoding." in key}

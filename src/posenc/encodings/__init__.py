@@ -19,6 +19,7 @@ from posenc.encodings.fope import FoPE as FoPE
 from posenc.encodings.fox import FoX as FoX
 from posenc.encodings.gaussian_fourier import GaussianFourier as GaussianFourier
 from posenc.encodings.grape_a import GRAPEA as GRAPEA
+from posenc.encodings.grape_ap import GRAPEAP as GRAPEAP
 from posenc.encodings.grape_m import GRAPEM as GRAPEM
 from posenc.encodings.graphormer import Graphormer as Graphormer
 from posenc.encodings.gta import GTA as GTA
@@ -49,6 +50,7 @@ from posenc.encodings.retnet import RetNet as RetNet
 from posenc.encodings.rope import RoPE as RoPE
 from posenc.encodings.rope_pp import RoPEPlusPlus as RoPEPlusPlus
 from posenc.encodings.sandwich import Sandwich as Sandwich
+from posenc.encodings.selective_rope import SelectiveRoPE as SelectiveRoPE
 from posenc.encodings.self_extend import SelfExtend as SelfExtend
 from posenc.encodings.shaw import Shaw as Shaw
 from posenc.encodings.sine import Sine as Sine

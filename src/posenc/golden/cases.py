@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import posenc
 from posenc import definitions, registry
-from posenc.defined import arguments, definition_of, of_text
+from posenc.defined import arguments, definition_of, matrices, of_text
 
 TOLERANCE = 1e-9  # of float64 at positions up to 1000, with angles of thousands for learned frequencies
 RESOLVED = 5000  # the length of the text, for encodings that depend on it
@@ -194,6 +194,15 @@ def _tokens(card: registry.Card, encoding: Any) -> tuple[Meaning, Array, Array, 
     return inputs, q, k, pos, k_pos
 
 
+def _text(card: registry.Card, encoding: Any, inputs: Meaning) -> tuple[Array, torch.Tensor] | tuple[None, None]:
+    """Return the text of an encoding that reads one, also as a batch; it joins the inputs."""
+    if not encoding.reads_x:
+        return None, None
+    text = _exact((len(inputs["q_pos"][0]), encoding.d_model), f"{card.name} x")
+    inputs["x"] = (text, "token vectors (seq, d_model), which the encoding reads")
+    return text, torch.from_numpy(text)[None]
+
+
 def _place(encoding: Any, pos: Array, k_pos: Array, x: torch.Tensor | None = None) -> tuple[Any, Any]:
     placed, k_placed = (encoding.place(torch.from_numpy(p), x, dtype=torch.float64) for p in (pos, k_pos))
     return placed, k_placed
@@ -208,7 +217,8 @@ def _rotate(
     card: registry.Card, encoding: Any, define: Callable[..., Any]
 ) -> tuple[Meaning, Meaning, dict[str, Array], str]:
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
-    rotated = encoding.rotate(torch.from_numpy(q)[None], torch.from_numpy(k)[None], *_place(encoding, pos, k_pos))
+    text, x = _text(card, encoding, inputs)
+    rotated = encoding.rotate(torch.from_numpy(q)[None], torch.from_numpy(k)[None], *_place(encoding, pos, k_pos, x))
     ours = [t[0].detach().numpy() for t in rotated]
     scale = encoding.score_scale(ours[0].shape[-1])
     made = {"rotated_q": ours[0], "rotated_k": ours[1], "scores": scale * _products(*ours)}
@@ -217,15 +227,15 @@ def _rotate(
         scores = encoding.score_scale(q.shape[-1]) * define(q, k, pos.astype(float), k_pos.astype(float))
         return inputs, {"scores": (scores, said)}, made, f"scores = score_scale * {card.name}(q, k, q_pos, k_pos)"
     exact: Meaning = {}
-    for side, (name, x, at) in enumerate((("rotated_q", q, pos), ("rotated_k", k, k_pos))):
-        rows = []
-        for i, p in enumerate(at):
-            matrix = define(_at(encoding, p))[side]
-            each = np.repeat(matrix, len(x) // len(matrix), axis=0) if matrix.ndim == 3 else matrix
-            rows.append((each @ x[:, i, :, None])[..., 0])
-        exact[name] = (np.stack(rows, 1), f"{name[-1]} rotated by its own position, of the shape of {name[-1]}")
+    for side, (name, t, at) in enumerate((("rotated_q", q, pos), ("rotated_k", k, k_pos))):
+        turn = matrices(define, at, text)[side]
+        each = np.repeat(turn, len(t) // turn.shape[1], axis=1) if turn.ndim == 4 else turn[:, None]
+        found = np.einsum("nhij,hnj->hni", np.broadcast_to(each, (len(at), len(t), *turn.shape[-2:])), t)
+        exact[name] = (found, f"{name[-1]} rotated by its own position, of the shape of {name[-1]}")
     exact["scores"] = (scale * _products(exact["rotated_q"][0], exact["rotated_k"][0]), said)
     law = f"rotated_q[h, i] = R(q_pos[i]) q[h, i], the same for k, R = {card.name}; scores = score_scale * products"
+    if text is not None:
+        law = law.replace("R(q_pos[i])", "R[i]").replace(card.name, f"{card.name}(x, pos)")
     return inputs, exact, made, law
 
 
@@ -277,11 +287,8 @@ def _score(
     card: registry.Card, encoding: Any, define: Callable[..., Array]
 ) -> tuple[Meaning, Meaning, dict[str, Array], str]:
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
-    x = None
-    if encoding.reads_x:
-        tokens = _exact((len(pos), encoding.d_model), f"{card.name} x")
-        inputs["x"], x = (tokens, "token vectors (seq, d_model), which the bias reads"), torch.from_numpy(tokens)
-    placed, k_placed = _place(encoding, pos, k_pos, None if x is None else x[None])
+    text, x = _text(card, encoding, inputs)
+    placed, k_placed = _place(encoding, pos, k_pos, x)
     wide = torch.from_numpy(q)[None], torch.from_numpy(np.repeat(k, len(q) // len(k), axis=0))[None]
     rotated = encoding.rotate(*wide, placed, k_placed)
     scale = encoding.score_scale(q.shape[-1])
@@ -296,7 +303,7 @@ def _score(
     if card.family == "none":
         return inputs, {"scores": (define(q, k), said)}, made, "scores = score_scale * products of q and k"
     arguments = {"bias": (pos, k_pos), "content_bias": (q, k, pos, k_pos)}[card.family]
-    bias = define(*(of_text(define, inputs["x"][0], pos) if encoding.reads_x else arguments))
+    bias = define(*(arguments if text is None else of_text(define, text, pos)))
     whole = np.broadcast_to(bias, made["scores"].shape)
     exact = {"bias": (whole, "the bias that is added to the scores (n_heads, q_len, k_len)")}
     exact["scores"] = (scale * _products(q, k) + whole, said)
@@ -309,6 +316,7 @@ def _rescore(
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
     scores = _exact((len(q), len(pos), len(k_pos)), f"{card.name} scores")
     allowed = pos[:, None] >= k_pos[None, :]
+    text, x = _text(card, encoding, inputs)
     inputs["scores"] = (scores, "scaled scores with all biases (n_heads, q_len, k_len)")
     inputs["allowed"] = (allowed, "true if a query may see a key (q_len, k_len); other scores are meaningless")
     if card.name == "dape":  # the inner bias has its own definition
@@ -316,10 +324,11 @@ def _rescore(
         assert term is not None
         first: tuple[Array, ...] = (term(pos, k_pos),)
     else:
-        first = (q, k)
+        first = (q, k) if text is None else (text, pos)
     exact = np.where(allowed, define(scores, *first, allowed), 0.0)
     batch = (torch.from_numpy(t)[None] for t in (scores, q, k))
-    ours = encoding.rescore(*batch, *_place(encoding, pos, k_pos), torch.from_numpy(allowed))[0].detach().numpy()
+    ours = encoding.rescore(*batch, *_place(encoding, pos, k_pos, x), torch.from_numpy(allowed))[0].detach().numpy()
     said = "scores after the map (n_heads, q_len, k_len), 0 where not allowed"
-    law = f"scores' = {card.name}(scores{', bias inside' if card.name == 'dape' else ', q, k'}), whole rows at once"
+    reads = {"dape": "bias inside", "grape_ap": "x, pos"}.get(card.name, "q, k")
+    law = f"scores' = {card.name}(scores, {reads}), whole rows at once"
     return inputs, {"scores": (exact, said)}, {"scores": np.where(allowed, ours, 0.0)}, law
