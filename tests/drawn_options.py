@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import drawn_rotations
 import posenc
 from drawn_rotations import EVEN, LANES, bases
+from posenc.families import Matrices
 
 
 @st.composite
@@ -79,6 +80,9 @@ def _deberta(draw: st.DrawFn) -> dict[str, Any]:
 _HEADS = st.integers(1, 13)
 _WIDTH = st.integers(1, 12)
 _WINDOW, _WIDER = (st.tuples(*[st.integers(least, 6)] * 2) for least in (1, 2))
+# of cameras: heads, matrices of the world, and a lens with a skew in pixels
+_EIGHTS, _VIEWS = st.integers(1, 4).map(lambda n: 8 * n), st.integers(1, 30).map(posenc.PRoPE.spiral)
+INTRINSICS = Matrices.read("tests", "intrinsics", ((300.0, 2.0, 120.0), (0.0, 280.0, 130.0), (0.0, 0.0, 1.0)), 3, (2,))
 _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "alibi": _alibi(),
     "axial_rope": drawn_rotations.axial_rope(),
@@ -114,6 +118,11 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "distances": st.integers(1, 30).map(posenc.Graphormer.tree),
         }
     ),
+    "gta": st.fixed_dictionaries({"head_dim": _EIGHTS, "size": _WINDOW, "viewmats": _VIEWS}),
+    "prope": st.fixed_dictionaries(
+        {"head_dim": _EIGHTS, "viewmats": _VIEWS},
+        optional={"base": bases(), "intrinsics": st.just(INTRINSICS), "image_size": st.just((240, 320))},
+    ).map(lambda found: found if "image_size" in found else found | {"intrinsics": None}),
     "swin": st.fixed_dictionaries({"n_heads": st.integers(1, 4), "window": _WINDOW}),
     "swin_v2": st.fixed_dictionaries(
         {"n_heads": st.integers(1, 4), "window": _WIDER, "width": _WIDTH}, optional={"pretrained_window": _WIDER}

@@ -127,8 +127,8 @@ def draw_encoding(data: st.DataObject, name: str) -> Any:
 def sites(encoding: Any, **limits: Any) -> st.SearchStrategy[Tensor]:
     """Return positions that this encoding accepts, up to a million where it has no bound of its own."""
     low, high = -FAR, FAR
-    images_and_graphs = posenc.Swin, posenc.BEiT, posenc.Decomposed2D, posenc.Graphormer
-    if isinstance(encoding, (posenc.Learned, posenc.Learned2D, posenc.TUPE, *images_and_graphs)):
+    numbered = posenc.Swin, posenc.BEiT, posenc.Decomposed2D, posenc.Graphormer, posenc.PRoPE, posenc.GTA
+    if isinstance(encoding, (posenc.Learned, posenc.Learned2D, posenc.TUPE, *numbered)):
         low, high = 0, encoding.max_len - 1
     if isinstance(encoding, posenc.Piecewise):  # nobody says how chunks and groups count below the first token
         low = 0

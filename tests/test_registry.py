@@ -45,7 +45,7 @@ CLASSICS = {
     "nerf_fourier tape cape sinusoidal_nd learned_2d hierarchical",
     "embedded": "complex_order cpvt",
     "rotary": "rope xpos axial_rope mrope query_temperature dynamic_ntk longrope stretched_rope mixed_rope "
-    "retnet fope pope grape_m liere p_rope mhrope rope_pp selective_rope",
+    "retnet fope pope grape_m liere p_rope mhrope rope_pp selective_rope prope gta",
     "piecewise": "rerope leaky_rerope self_extend dual_chunk",
     "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox inkling "
     "swin swin_v2 beit graphormer",

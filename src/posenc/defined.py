@@ -64,5 +64,5 @@ def matrices(define: Callable[..., Any], pos: Any, x: Any = None) -> tuple[Any, 
         of_q, of_k = define(*of_text(define, x, pos))
         return of_q, of_k
     each = [define(float(p) if np.ndim(p) == 0 else np.asarray(p, float)) for p in pos]
-    of_q, of_k = (np.stack(side) for side in zip(*each, strict=True))
+    of_q, of_k, *_ = (np.stack(side) for side in zip(*each, strict=True))  # others are those of values and outputs
     return of_q, of_k

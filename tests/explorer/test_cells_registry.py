@@ -114,7 +114,7 @@ def test_a_trained_lane_is_explained_and_is_that_of_the_definition(name: str) ->
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in TURN if n not in {"liere", "pope", "query_temperature", *defined.READ_TOKENS}]
+    "name", [n for n in TURN if n not in {"liere", "pope", "query_temperature", "prope", "gta", *defined.READ_TOKENS}]
 )
 def test_a_trained_turn_is_explained_and_is_that_of_the_definition(name: str) -> None:
     encoding, pos = trained(name), 9

@@ -22,6 +22,7 @@ from posenc.encodings.grape_a import GRAPEA as GRAPEA
 from posenc.encodings.grape_ap import GRAPEAP as GRAPEAP
 from posenc.encodings.grape_m import GRAPEM as GRAPEM
 from posenc.encodings.graphormer import Graphormer as Graphormer
+from posenc.encodings.gta import GTA as GTA
 from posenc.encodings.hierarchical import Hierarchical as Hierarchical
 from posenc.encodings.inkling import Inkling as Inkling
 from posenc.encodings.integer import Integer as Integer
@@ -41,6 +42,7 @@ from posenc.encodings.nope import NoPE as NoPE
 from posenc.encodings.normalised import Normalised as Normalised
 from posenc.encodings.p_rope import ProportionalRoPE as ProportionalRoPE
 from posenc.encodings.pope import PoPE as PoPE
+from posenc.encodings.prope import PRoPE as PRoPE
 from posenc.encodings.query_temperature import QueryTemperature as QueryTemperature
 from posenc.encodings.relative_bias import RelativeBias as RelativeBias
 from posenc.encodings.rerope import ReRoPE as ReRoPE

@@ -25,6 +25,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     "decomposed_2d": {"size": (3, 4)},
     "fope": {"head_dim": 8, "original_max_len": 100},
     "graphormer": {"distances": None},  # of a tree of 12 nodes
+    **{name: {"viewmats": ("spiral", 4)} for name in ("gta", "prope")},
     "learned": {"d_model": 8, "max_len": 16},
     "learned_2d": {"height": 3, "width": 4},
     "liere": {"head_dim": 16},
@@ -108,6 +109,8 @@ def _case(card: registry.Card, variant: Mapping[str, Any]) -> Case:
     given = arguments(define, encoding, head_dim=getattr(encoding, "head_dim", 4))
     runs = {"additive": _embed, "embedded": _embed, "rotary": _rotate, "score_map": _rescore, "values": _mix}
     run = runs.get(card.family, _score)
+    if run is _rotate and type(encoding).rotate_v is not posenc.Encoding.rotate_v:
+        run = _surround
     inputs, exact, made, law = run(card, encoding, partial(define, **given))
     for name, (wanted, _) in exact.items():
         size = max(1.0, float(np.abs(wanted).max()))
@@ -236,6 +239,20 @@ def _rotate(
     return inputs, exact, made, law
 
 
+def _at(encoding: Any, p: Any) -> Any:
+    """Return one position as a definition takes it."""
+    return float(p) if encoding.n_axes == 1 else p.astype(float)
+
+
+def _surround(
+    card: registry.Card, encoding: Any, define: Callable[..., Any]
+) -> tuple[Meaning, Meaning, dict[str, Array], str]:
+    """Return what becomes of queries and keys, then of values and outputs."""
+    inputs, exact, made, law = _rotate(card, encoding, define)
+    v_inputs, v_exact, v_made, v_law = _mix(card, encoding, define)
+    return inputs | v_inputs, exact | v_exact, made | v_made, f"{law}; {v_law}"
+
+
 def _mix(
     card: registry.Card, encoding: Any, define: Callable[..., Any]
 ) -> tuple[Meaning, Meaning, dict[str, Array], str]:
@@ -252,11 +269,11 @@ def _mix(
     ours = encoding.rotate_v(torch.from_numpy(v)[None], k_placed)
     out = encoding.unrotate_out(torch.from_numpy(weights) @ ours, placed)
     made = {"rotated_v": ours[0].numpy(), "out": out[0].numpy()}
-    rotated = np.stack([v[:, j] @ define(float(p))[0].T for j, p in enumerate(k_pos)], 1)
+    rotated = np.stack([v[:, j] @ define(_at(encoding, p))[-2].T for j, p in enumerate(k_pos)], 1)
     mixed = weights @ rotated
     exact: Meaning = {"rotated_v": (rotated, "v rotated by its own position, of the shape of v")}
     exact["out"] = (
-        np.stack([mixed[:, i] @ define(float(p))[1].T for i, p in enumerate(pos)], 1),
+        np.stack([mixed[:, i] @ define(_at(encoding, p))[-1].T for i, p in enumerate(pos)], 1),
         "the weighted sum of rotated_v, rotated back by the query's position (n_heads, q_len, head_dim)",
     )
     law = (

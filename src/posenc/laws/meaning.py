@@ -66,7 +66,7 @@ def _compare(case: Case, card: registry.Card, define: Any, places: Iterable[Tens
             yield from case.differ(embedded - x[0] if card.family == "additive" else embedded, wanted)
             continue
         yield from case.differ(case.scores(q, k, placed)[0], wanted)
-        if card.family == "values":
+        if _moves_values(case.encoding):
             v = case.normal(1, case.n_kv_heads, n, case.head_dim)
             out, mixed = attend(q, k, v, case.encoding, placed, causal=False)[0], _mixed(define, case, pos, wanted, v)
             yield from (f"the output {m}" for m in case.differ(out, mixed, wanted.abs().max()))
@@ -192,9 +192,15 @@ def _rotate_both(
 def _mixed(define: Any, case: Case, pos: Tensor, scores: Tensor, v: Tensor) -> Tensor:
     """Return the output for scores (n_heads, n, n), by a definition that rotates values and outputs."""
     options, p = arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
-    of_v, of_out = (np.stack(side) for side in zip(*(define(float(t), **options) for t in p), strict=True))
+    sides = [define(float(t) if p.ndim == 1 else t, **options)[-2:] for t in p]  # after those of q and k, if any
+    of_v, of_out = (np.stack(side) for side in zip(*sides, strict=True))
     rotated = np.repeat(np.einsum("nde,hne->hnd", of_v, _array(v[0])), case.n_heads // case.n_kv_heads, axis=0)
     return torch.from_numpy(np.einsum("nde,hne->hnd", of_out, scores.softmax(-1).numpy() @ rotated))
+
+
+def _moves_values(encoding: Encoding) -> bool:
+    """Whether an encoding, and its definition, transforms values and outputs itself."""
+    return encoding.family in ("rotary", "values") and type(encoding).rotate_v is not Encoding.rotate_v
 
 
 def _rotate(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -295,7 +301,7 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
         yield "q without positions", ValueError, lambda: encoding.rotate(q[:, :, :1], q[:, :, :1], placed)
     if family == "rotary" and hasattr(encoding, "head_dim"):
         yield "q of another head_dim", ValueError, lambda: encoding.rotate(q[..., :3], q[..., :3], placed)
-    if family == "values":
+    if _moves_values(encoding):
         yield "v without positions", ValueError, lambda: encoding.rotate_v(q[:, :, :1], placed)
         yield "out without positions", ValueError, lambda: encoding.unrotate_out(q[:, :, :1], placed)
         yield "v of another head_dim", ValueError, lambda: encoding.rotate_v(q[..., :3], placed)
