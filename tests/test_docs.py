@@ -44,7 +44,7 @@ def test_a_rounding_is_no_difference_and_anything_else_is():
         assert differences(page, page.replace(old, new)) == ([line] if line else [])
 
 
-@pytest.mark.parametrize(("name", "n_blocks"), [("outside.md", 2), ("recipes.md", 3)])
+@pytest.mark.parametrize(("name", "n_blocks"), [("outside.md", 2), ("training.md", 3)])
 def test_the_python_of_a_page_runs(name, n_blocks):
     blocks, known = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL), {}
     assert len(blocks) == n_blocks
