@@ -36,6 +36,8 @@ def encodings() -> str:
         source = f"{card.paper} ({card.year}" + (f", arXiv {card.arxiv})" if card.arxiv else ")")
         lines += ["", f"## {card.name}", "", f"`posenc.{card.cls.__name__}({', '.join(card.options)})`", ""]
         lines += [f"    {card.formula}", "", f"{source}.", "", _prose(card.cls)]
+        if card.plans:
+            lines += ["", "Plans of papers:", "", *(f"- `{call}`" for call in card.plan_calls.values())]
         if card.used_by:
             lines += ["", f"Used by: {', '.join(card.used_by)}."]
     return "\n".join(lines) + "\n"

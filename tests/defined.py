@@ -80,13 +80,20 @@ def scores(
         return define(q, k, q_pos, k_pos, **arguments) * scale
     if family == "piecewise":
         return define(q, k, q_pos, k_pos, **arguments)
-    if family == "rotary":
+    if name == "selective_rope":
+        sides = define(text, np.arange(len(text)), **arguments)
+        q, k = (turn(side[at], t) for side, t, at in zip(sides, (q, k), (q_pos, k_pos), strict=True))
+    elif family == "rotary":
         q, k = (
             turn(matrices(name, encoding, at, i, head_dim), t) for i, (t, at) in enumerate(((q, q_pos), (k, k_pos)))
         )
     product = np.einsum("hid,hjd->hij", q, k) * scale
-    if name in READ_TOKENS:
+    if name in READ_TOKENS and family == "bias":
         term = define(*of_text(define, text, np.arange(len(text))), **arguments)
+        return product + term[:, q_pos][:, :, k_pos]
+    if name == "grape_ap":  # whose terms do not look at scores
+        n, nothing = len(text), np.zeros((len(q), len(text), len(text)))
+        term = define(nothing, text, np.arange(n), np.tril(np.ones((n, n), bool)), **arguments)
         return product + term[:, q_pos][:, :, k_pos]
     if name == "cope":
         return define(product, q=q, k=k, allowed=allowed, **arguments)

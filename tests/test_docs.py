@@ -1,4 +1,9 @@
-"""The generated pages are what the generator writes today; test_character.py has what is measured in them."""
+"""The generated pages are what the generator writes today; test_character.py has what is measured in them.
+
+The Python of hand-written pages is executed: it asserts what the page says.
+"""
+
+import re
 
 import pytest
 
@@ -37,3 +42,11 @@ def test_a_rounding_is_no_difference_and_anything_else_is():
         ("\n2021", "", "another number of lines"),
     ):
         assert differences(page, page.replace(old, new)) == ([line] if line else [])
+
+
+@pytest.mark.parametrize(("name", "n_blocks"), [("outside.md", 2), ("training.md", 3)])
+def test_the_python_of_a_page_runs(name, n_blocks):
+    blocks, known = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL), {}
+    assert len(blocks) == n_blocks
+    for block in blocks:
+        exec(compile(block, name, "exec"), known)

@@ -1,6 +1,7 @@
 """Cards, names, and constructing encodings by name."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -44,12 +45,12 @@ CLASSICS = {
     "nerf_fourier tape cape sinusoidal_nd learned_2d hierarchical",
     "embedded": "complex_order cpvt",
     "rotary": "rope xpos axial_rope mrope query_temperature dynamic_ntk longrope stretched_rope mixed_rope "
-    "retnet fope pope grape_m liere p_rope mhrope rope_pp",
+    "retnet fope pope grape_m liere p_rope mhrope rope_pp selective_rope prope gta",
     "piecewise": "rerope leaky_rerope self_extend dual_chunk",
     "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox inkling "
     "swin swin_v2 beit graphormer",
     "content_bias": "shaw transformer_xl deberta decomposed_2d grape_a",
-    "score_map": "cope dape",
+    "score_map": "cope dape grape_ap",
     "values": "vo_rope",
 }
 
@@ -160,6 +161,17 @@ def test_a_plan_is_a_class_with_the_options_of_a_paper(name: str, wanted: posenc
     assert name in posenc.card(name).plans
     assert name not in posenc.names()
     assert posenc.create(name, dims=TEXT, base=500.0).base == 500.0
+
+
+@pytest.mark.parametrize("name", ["mrope", "rope"])
+def test_the_line_of_a_plan_creates_it_and_its_positions(name: str) -> None:
+    card = posenc.card(name)
+    for plan, line in card.plan_calls.items():
+        created, wanted, made = re.fullmatch(r"(.*), which is (.*), at (.*)", line).groups()
+        names = {"posenc": posenc, "parts": [2, (2, 2, 3), 1]}
+        encoding, pos = eval(created, names), eval(made, names)
+        assert repr(encoding) == repr(eval(wanted, names)) == repr(posenc.create(plan, head_dim=64))
+        assert pos.shape == ((15,) if encoding.n_axes == 1 else (15, encoding.n_axes))
 
 
 def test_an_option_wins_over_a_plan() -> None:

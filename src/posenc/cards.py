@@ -48,6 +48,7 @@ class Card:
         serves: Its uses, the most common first: text, long, image, video, graph, camera or textbook
             (`posenc list --for`).
         plans: Names that papers give to this class with other options, each with these options.
+        plan_positions: The call of `posenc.positions` that numbers the parts of a sequence as such a paper does.
         used_by: Models that were released with it.
     """
 
@@ -64,6 +65,7 @@ class Card:
     aliases: tuple[str, ...] = ()
     serves: tuple[str, ...] = ()
     plans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    plan_positions: Mapping[str, str] = field(default_factory=dict)
     used_by: tuple[str, ...] = ()
     variants: tuple[Mapping[str, Any], ...] = ()
 
@@ -102,9 +104,30 @@ class Card:
     @property
     def call(self) -> str:
         """The example as a call."""
+        return _write_call(self._spelt_class, self.example)
+
+    @property
+    def _spelt_class(self) -> str:
         home = "posenc" if self.declared.module.startswith("posenc.") else self.declared.module
-        given = ", ".join(f"{option}={value!r}" for option, value in self.example.items())
-        return f"{home}.{self.declared.cls_name}({given})"
+        return f"{home}.{self.declared.cls_name}"
+
+    @property
+    def plan_calls(self) -> dict[str, str]:
+        """The line that creates each plan, what that constructs, and the positions that the plan is for.
+
+        >>> from posenc import card
+        >>> print(*card("rope").plan_calls["v2pe"].split(", at "), sep="\\n")
+        posenc.create('v2pe', head_dim=64), which is posenc.RoPE(head_dim=64)
+        posenc.positions.v2pe(parts, step=1/16)
+        """
+        required = {option: self.example[option] for option in self.options if "=" not in option}
+        lines = {}
+        for plan, options in self.plans.items():
+            created = _write_call("posenc.create", required, repr(plan))
+            lines[plan] = f"{created}, which is {_write_call(self._spelt_class, {**required, **options})}"
+            if plan in self.plan_positions:
+                lines[plan] += f", at posenc.positions.{self.plan_positions[plan]}"
+        return lines
 
     def examples(self) -> list[Any]:
         """Construct the example and each of its variants."""
@@ -120,3 +143,7 @@ class Card:
             "summary": self.summary,
             "example": self.call,
         }
+
+
+def _write_call(function: str, options: Mapping[str, Any], *first: str) -> str:
+    return f"{function}({', '.join([*first, *(f'{option}={value!r}' for option, value in options.items())])})"

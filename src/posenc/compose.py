@@ -204,10 +204,11 @@ class PerLayer(Encoding):
 
         Layers that rotate get the RoPE of their kind, or an MRoPE if images have axes; its positions come from
         `positions.mrope`, for text from `on_each_axis`. (HunYuan-VL, whose axes split pairs, gets the RoPE for text.)
-        Layers without position, layers that mix tokens in other ways and layers that attend to images get NoPE. Queries
-        grow by `QueryTemperature` as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4), and values of
-        DeepSeek-V4 rotate by `VORoPE`. Layers with equal encodings share one object. A layer with two attention modules
-        has two entries, as in its cache. Windows and learned tensors are not included.
+        Layers without position, layers that mix tokens in other ways and layers that attend to images get NoPE.
+        Queries grow by `QueryTemperature` as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4,
+        Inkling), and values of DeepSeek-V4 rotate by `VORoPE`. Layers with equal encodings share one object. A
+        layer with two attention modules has two entries, as in its cache. Windows and learned tensors are not
+        included.
 
         Args:
             source: A config.json, a directory that contains one, or a mapping.

@@ -101,7 +101,8 @@ def _unrotated(ways: list[unrotated.Way]) -> list[tuple[Encoding, ...]]:
     for way in ways:
         added = registry.card(way.encoding).family == "additive"  # it applies only before the first layer
         n_own = 1 if added or way.shared else way.count
-        made = [(registry.create(way.encoding, **way.options),) for _ in range(n_own)]
+        names = {**way.also, way.encoding: way.options}
+        made = [tuple(registry.create(name, **names[name]) for name in names) for _ in range(n_own)]
         found += made + [(registry.create("nope"),) if added else made[0]] * (way.count - n_own)
     return found
 

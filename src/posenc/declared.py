@@ -26,6 +26,7 @@ _FAMILIES = {
     "ContentBias": "content_bias",
     "ScoreMap": "score_map",
     "ValueRotary": "values",
+    "CameraTransform": "rotary",
 }
 
 

@@ -48,5 +48,21 @@ def arguments(define: Callable[..., Any], encoding: Encoding, **facts: Any) -> d
 
 
 def of_text(define: Callable[..., Any], x: Any, pos: Any) -> tuple[Any, ...]:
-    """Return the arguments of the definition of a bias that reads tokens: the tokens, and positions if it has them."""
+    """Return the arguments of a definition that reads tokens: the tokens, and positions if it has them."""
     return (x, pos) if "pos" in inspect.signature(define).parameters else (x,)
+
+
+def matrices(define: Callable[..., Any], pos: Any, x: Any = None) -> tuple[Any, Any]:
+    """Return the matrices (n, [n_kv_heads,] d, d) by which a definition rotates queries, and those for keys.
+
+    Args:
+        define: The definition of a rotation, with its options.
+        pos: Positions (n,) or (n, n_axes).
+        x: The tokens (n, d_model), for a definition that reads them.
+    """
+    if x is not None:
+        of_q, of_k = define(*of_text(define, x, pos))
+        return of_q, of_k
+    each = [define(float(p) if np.ndim(p) == 0 else np.asarray(p, float)) for p in pos]
+    of_q, of_k, *_ = (np.stack(side) for side in zip(*each, strict=True))  # others are those of values and outputs
+    return of_q, of_k

@@ -54,8 +54,11 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         return {"layers": rows, "warnings": [one for found in each.values() for one in found["warnings"]]}
     (target,) = parts.values()  # read once for all kinds
     if (ways := unrotated.ways(open_model(target))) is not None:
-        rows = [{"kind": w.part, "count": w.count, "encoding": w.encoding, "options": dict(w.options)} for w in ways]
-        return {"layers": [row | dict.fromkeys(_OF_ROTATION) for row in rows], "warnings": []}
+        rows = []
+        for way in ways:
+            row = {"kind": way.part, "count": way.count, "encoding": way.encoding, "options": dict(way.options)}
+            rows.append(row | ({"also": dict(way.also)} if way.also else {}) | dict.fromkeys(_OF_ROTATION))
+        return {"layers": rows, "warnings": []}
     counts: list[tuple[str | None, int | None]] = [(None, None)]
     with suppress(ValueError):  # without the number of layers, read one kind; `rotary` raises if that is wrong
         counts = [*config.layer_types(target).items()]

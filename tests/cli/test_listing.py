@@ -19,7 +19,8 @@ def invoke(*arguments, **environment):
 def test_every_encoding_stands_on_one_line_with_its_summary():
     lines = [" ".join(line.split()) for line in invoke().stdout.splitlines()]
     for name in registry.names():
-        assert lines.count(f"{name} {registry.card(name).summary}") == 1
+        stands = f"{name} {registry.card(name).summary}"
+        assert sum((line + " ").startswith(stands + " ") for line in lines) == 1
 
 
 def test_a_pattern_chooses():
@@ -41,6 +42,13 @@ def test_a_need_chooses():
     nothing = invoke("--for", "graph", "ro*")
     assert nothing.exit_code == 1
     assert "no encoding whose name matches 'ro*' is for graph (the nodes of a graph)." in nothing.stderr
+
+
+def test_plans_stand_on_the_line_of_their_encoding():
+    lines = [line for line in invoke("--for", "video").stdout.splitlines() if "Plans: " in line]
+    plans = {line.split()[0]: line.partition("Plans: ")[2] for line in lines}
+    assert plans == {"mrope": "videorope, hope_video, mmrope, ilrope, omnirope, circle_rope.", "rope": "v2pe."}
+    assert "'videorope', which is a plan of mrope: `posenc show mrope`" in invoke("videorope").stderr
 
 
 def test_needs_are_a_closed_list():

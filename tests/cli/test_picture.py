@@ -127,7 +127,7 @@ def test_definitions_draw_what_the_code_computes(name):
     card = registry.card(name)
     drawn, seen = define(card), measure(lambda: card.cls(**card.example), card.as_dict()["example"])
     if drawn is None:
-        assert card.traits["learned"]
+        assert card.traits["learned"] or "viewmats" in card.example
         return
     assert (drawn.drawn_for, drawn.x, drawn.learned) == (seen.drawn_for, seen.x, seen.learned)
     product = 0.0

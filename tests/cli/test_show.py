@@ -73,6 +73,23 @@ def test_the_traits_are_told_in_words(name, said):
     assert said in " ".join(invoke(name, COLUMNS="400").stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("name", "plan", "line"),
+    [
+        ("v2pe", "v2pe", "posenc.RoPE(head_dim=64), at posenc.positions.v2pe(parts, step=1/16)"),
+        (
+            "mrope",
+            "circle_rope",
+            "posenc.MRoPE(head_dim=64), at posenc.positions.circle_rope(parts, radius=10, alpha=0.5)",
+        ),
+        ("mrope", "hope_video", "posenc.MRoPE(head_dim=64, layout='time_unrotated'), at posenc.positions.videorope("),
+    ],
+)
+def test_a_plan_stands_with_the_line_that_creates_it(name, plan, line):
+    shown = invoke(name, COLUMNS="400").stdout
+    assert f"{plan}  posenc.create('{plan}', head_dim=64), which is {line}" in shown
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_json_is_the_card_and_the_picture(name):
     shown = json.loads(invoke(name, "--json").stdout)

@@ -1,4 +1,4 @@
-"""Biases that the content makes or paces: numbers typed by hand, and the public code in NumPy."""
+"""Biases and rotations that the content makes or paces: numbers typed by hand, and the public code in NumPy."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posenc.definitions.bias import alibi
-from posenc.definitions.contents import grape_a, inkling
+from posenc.definitions.contents import grape_a, grape_ap, inkling, selective_rope
 
 
 def test_inkling_typed() -> None:
@@ -51,3 +51,43 @@ def test_grape_a_with_contents_of_nothing_is_alibi() -> None:
     nothing, pos = np.zeros((6, 9, 3)), np.arange(9) * 7.5
     got = grape_a(nothing, nothing, pos, pos, n_heads=6, head_dim=3, omega=omega, u=np.ones((6, 3)), v=np.ones((6, 3)))
     np.testing.assert_allclose(got, alibi(pos, pos, n_heads=6, sides="one-sided"), rtol=1e-14, atol=1e-15)
+
+
+def test_selective_rope_typed() -> None:
+    """Head 0 reads the sign of lane 0 and head 1 that of lane 1, at length 1; taps 1, 2, 4, 8 from the oldest on."""
+    x = np.array([[3.0, 5.0], [-4.0, 2.0], [9.0, -7.0], [1.0, 1.0], [2.0, 6.0], [8.0, 1.0]])
+    pos = np.array([0, 1, 2, 3, 4, 0])  # the last begins a text
+    kw = {"d_model": 2, "n_kv_heads": 2, "head_dim": 4, "rank": 2, "base": 100.0}
+    w_out = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]) / 100
+    conv = np.array([[1.0, 2.0, 4.0, 8.0]] * 4)
+    turns = selective_rope(x, pos, **kw, w_in=np.eye(2), w_out=w_out, conv=conv)
+    np.testing.assert_array_equal(*turns)
+    assert turns[0].shape == (6, 2, 4, 4)
+    # head 0: + - + + +; 8, then 4 - 8, 2 - 4 + 8, 1 - 2 + 4 + 8, -1 + 2 + 4 + 8, and 8 of the new text
+    sums = np.cumsum([[8, 8], [-4, 12], [6, -2], [11, 7], [13, 11], [8, 8]], axis=0) / 100
+    slow = sums / 10  # base^(-2/4)
+    np.testing.assert_allclose(np.arctan2(turns[0][:, :, 2, 0], turns[0][:, :, 0, 0]), sums, rtol=1e-6)
+    np.testing.assert_allclose(np.arctan2(turns[0][:, :, 3, 1], turns[0][:, :, 1, 1]), slow, rtol=1e-6)
+    np.testing.assert_array_equal(turns[0][:, :, 0, 2], -turns[0][:, :, 2, 0])
+    assert not turns[0][:, :, 0, [1, 3]].any()
+
+
+def test_grape_ap_typed() -> None:
+    """One head pays 2^-8 of -log sigmoid; tokens have length sqrt(2) and angles of so many radians to the query."""
+    x = np.array([[3.0, 0.0], [0.0, 2.0], [-5.0, 0.0], [4.0, 0.0]])
+    kw = {"d_model": 2, "n_heads": 1, "p_dim": 2, "weight": np.eye(2)}
+    allowed = np.tril(np.ones((4, 4), bool))
+    scores = np.arange(16.0).reshape(1, 4, 4)
+    got = (scores - grape_ap(scores, x, np.arange(4), allowed, **kw))[0] * 2**8
+
+    def toll(length: float, angle: float) -> float:
+        return float(np.log1p(np.exp(-length * math.sqrt(2) * math.cos(angle) / 2)))
+
+    right = toll(4, 3)  # the last query and its own token, rotated by 3
+    left = toll(4, 2 + math.pi)
+    up = toll(4, 1 + math.pi / 2)
+    np.testing.assert_allclose(got[3], [up + left + right, left + right, right, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(got[1, :2], [toll(2, 1), 0.0], rtol=1e-6)
+    some = allowed & (np.arange(4) != 2)  # what is masked costs nothing
+    got = (scores - grape_ap(scores, x, np.arange(4), some, **kw))[0] * 2**8
+    np.testing.assert_allclose(got[3, :2], [up + right, right], rtol=1e-6)

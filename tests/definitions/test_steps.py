@@ -107,11 +107,18 @@ def asked(name: str) -> Iterator[tuple[Any, tuple[int, ...], tuple[Any, ...], di
     elif card.family == "embedded":
         x = np.ones((1, encoding.d_model))
         yield from ((define, (0, lane), (x, axes(np.array([5]))), options) for lane in (0, 3, encoding.d_model - 1))
+    elif card.family == "rotary" and name in defined.READ_TOKENS:
+        text = of_text(define, strategies.normal(6, encoding.d_model).numpy(), np.arange(6))
+        yield from ((define, (5, 0, lane, lane), text, options) for lane in (0, 3, head_dim - 1))
     elif card.family == "rotary" and name != "pope":
         p = axes(np.array([5]))[0].astype(float) if encoding.n_axes > 1 else 5.0
         options |= {"head_dim": head_dim}
         first = (0,) * (np.ndim(define(p, **options)[0]) - 2)
         yield from ((define, (*first, lane, lane), (p,), options) for lane in (0, 3, head_dim - 1))
+    elif name == "grape_ap":
+        text = of_text(define, strategies.normal(6, encoding.d_model).numpy(), np.arange(6))
+        given = (np.ones((heads, 6, 6)), *text, np.tril(np.ones((6, 6), bool)))
+        yield from ((define, (head, 5, 2), given, options) for head in (0, heads - 1))
     elif name in defined.READ_TOKENS:
         text = of_text(define, np.ones((6, encoding.d_model)), np.arange(6))
         yield from ((define, (head, 5, 2), text, options) for head in (0, heads - 1))

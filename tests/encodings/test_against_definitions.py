@@ -12,7 +12,7 @@ from torch import Tensor
 
 import posenc
 import strategies
-from defined import PRODUCTS, READ_TOKENS, mathematics
+from defined import PRODUCTS, READ_TOKENS, mathematics, turn
 from posenc import definitions
 from posenc.defined import of_text
 
@@ -76,7 +76,7 @@ def amplified(encoding: Any, pos: Tensor) -> float:
     return slack(pos) * max(1.0, math.prod(max(s, 1.0) for s in steep) if len(steep) < 6 else 1e3)
 
 
-ROTARY = [n for n in posenc.names() if posenc.card(n).family == "rotary" and n != "pope"]
+ROTARY = [n for n in posenc.names() if posenc.card(n).family == "rotary" and n not in {"pope", *READ_TOKENS}]
 
 
 @pytest.mark.parametrize("name", ROTARY)
@@ -167,7 +167,28 @@ def test_bias(name: str, data: st.DataObject) -> None:
     close(scores(encoding, q, k, pos, k_pos), np.array(wanted), slack(pos, k_pos) * 8)
 
 
-@pytest.mark.parametrize("name", sorted(READ_TOKENS))
+@pytest.mark.parametrize("name", [n for n in sorted(READ_TOKENS) if posenc.card(n).family == "rotary"])
+@given(data=st.data())
+@strategies.check(60)
+def test_read_rotations(name: str, data: st.DataObject) -> None:
+    """Each row of a batch is a text, whose tokens rotate queries and keys that are its own."""
+    encoding = strategies.draw_encoding(data, name)
+    pos = data.draw(strategies.sites(encoding))
+    batch, n = data.draw(st.integers(1, 3)) if pos.ndim == 1 else pos.shape[0], pos.shape[-1]
+    x = strategies.normal(batch, n, encoding.d_model)
+    groups = encoding.n_kv_heads
+    q, k = (strategies.normal(batch, h, n, encoding.head_dim, seed=h) for h in (2 * groups, groups))
+    define = definitions.find(name)
+    assert define is not None
+    at = rows(pos) if pos.ndim > 1 else rows(pos) * batch
+    rotated = encoding.rotate(q, k, encoding.place(pos, x, dtype=torch.float64))
+    for i in range(batch):
+        sides = define(x[i].numpy(), at[i], **mathematics(encoding))
+        for got, side, t in zip(rotated, sides, (q, k), strict=True):
+            close(got[i], turn(side, t[i].numpy()), 1e-11)
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(READ_TOKENS) if posenc.card(n).family == "bias"])
 @given(data=st.data())
 @strategies.check(60)
 def test_read_tokens(name: str, data: st.DataObject) -> None:
@@ -213,12 +234,15 @@ def test_score_maps(name: str, data: st.DataObject) -> None:
     encoding = strategies.draw_encoding(data, name)
     places = st.lists(st.integers(-strategies.FAR, strategies.FAR), min_size=1, max_size=5, unique=True)
     pos, k_pos = (torch.tensor(data.draw(places)) for _ in "qk")
+    x = strategies.normal(2, len(pos), encoding.d_model) if encoding.reads_x else None
+    k_pos = pos if encoding.reads_x else k_pos  # one text
     n_heads, head_dim = getattr(encoding, "n_heads", 2), getattr(encoding, "head_dim", 3)
     q, k = (strategies.normal(2, n_heads, len(p), head_dim, seed=len(p)) for p in (pos, k_pos))
     given_scores = strategies.normal(2, n_heads, len(pos), len(k_pos), seed=7) * 2
     allowed = strategies.normal(len(pos), len(k_pos), seed=data.draw(st.integers(0, 99))) > -0.5
     allowed[0, 0] = True  # so that there is something to compare
     define, learned, order = definitions.find(name), mathematics(encoding), k_pos.argsort()
+    order = torch.arange(len(pos)) if encoding.reads_x else order  # which says itself which keys stand later
     assert define is not None
     at = [rows(p)[0] for p in (pos, k_pos[order])]
     if name == "dape":  # the bias inside has a definition of its own
@@ -228,11 +252,13 @@ def test_score_maps(name: str, data: st.DataObject) -> None:
         terms = {"bias": inner(*at, **mathematics(encoding.encoding))}
     wanted = []
     for b in range(2):
+        if name == "grape_ap":
+            terms = {"x": x[b].numpy(), "pos": pos.numpy()}
         if name == "cope":
             terms = {"q": q[b].numpy(), "k": k[b, :, order].numpy()}
         ordered = given_scores[b, ..., order].numpy()
         wanted.append(define(ordered, **terms, allowed=allowed[:, order].numpy(), **learned))
-    placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (pos, k_pos))
+    placed, k_placed = (encoding.place(p, x, dtype=torch.float64) for p in (pos, k_pos))
     got = encoding.rescore(given_scores, q, k, placed, k_placed, allowed)[..., order]
     seen = allowed[:, order]
     close(got[..., seen], np.array(wanted)[..., seen.numpy()], slack(pos, k_pos) * 8)

@@ -113,7 +113,9 @@ def test_a_trained_lane_is_explained_and_is_that_of_the_definition(name: str) ->
         assert explained("heat", encoding, pos, lane).value == pytest.approx(wanted[pos, lane], rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", [n for n in TURN if n not in ("liere", "pope", "query_temperature")])
+@pytest.mark.parametrize(
+    "name", [n for n in TURN if n not in {"liere", "pope", "query_temperature", "prope", "gta", *defined.READ_TOKENS}]
+)
 def test_a_trained_turn_is_explained_and_is_that_of_the_definition(name: str) -> None:
     encoding, pos = trained(name), 9
     first, _ = (lanes.numpy() for lanes in pairs_of(encoding))

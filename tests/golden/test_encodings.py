@@ -77,11 +77,27 @@ def arguments(define, case, parameters):
     """The definition's options as a port would read them from the manifest."""
     named = {key: p for key, p in inspect.signature(define).parameters.items() if p.kind is p.KEYWORD_ONLY}
     given = {key: value for key, value in case["options"].items() if key in named and not isinstance(value, dict)}
-    for key in ("inv_freq", "distances", "short_factors", "long_factors"):
+    for key in ("inv_freq", "distances", "short_factors", "long_factors", "viewmats", "intrinsics"):
         if given.get(key) is not None:
             given[key] = np.array(given[key])
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return given | {key: t for key, t in parameters.items() if key in named}
+
+
+def values_again(define, case, given, inputs):
+    """What the last two of the definition's matrices make of values and of their mixtures."""
+    given = given | {"head_dim": inputs["v"].shape[-1]}
+    of_v, of_out = (
+        [define(float(p) if case["n_axes"] == 1 else p.astype(float), **given)[side] for p in inputs[key]]
+        for key, side in (("k_pos", -2), ("q_pos", -1))
+    )
+    rotated, out = np.zeros_like(inputs["v"]), inputs["weights"] @ np.zeros_like(inputs["v"])
+    for j, matrix in enumerate(of_v):
+        rotated[0, j] = matrix @ inputs["v"][0, j]
+    for i, matrix in enumerate(of_out):
+        for h in range(len(out)):
+            out[h, i] = matrix @ (inputs["weights"][h, i] @ rotated[0])
+    return {"rotated_v": rotated, "out": out}
 
 
 def again(found, case, groups):
@@ -95,38 +111,34 @@ def again(found, case, groups):
         return {"code": code, "embedded": inputs["x"] + code}
     if family == "embedded":
         return {"embedded": define(inputs["x"], inputs["pos"], **given)}
+    of_values = values_again(define, case, given, inputs) if "v" in inputs else {}
     if family == "values":
-        given["head_dim"] = inputs["v"].shape[-1]
-        rotated, out = np.zeros_like(inputs["v"]), inputs["weights"] @ np.zeros_like(inputs["v"])
-        for j, p in enumerate(inputs["k_pos"]):
-            rotated[0, j] = define(float(p), **given)[0] @ inputs["v"][0, j]
-        for i, p in enumerate(inputs["q_pos"]):
-            for h in range(len(out)):
-                out[h, i] = define(float(p), **given)[1] @ (inputs["weights"][h, i] @ rotated[0])
-        return {"rotated_v": rotated, "out": out}
+        return of_values
     q, k, q_pos, k_pos = (inputs[key] for key in ("q", "k", "q_pos", "k_pos"))
     wide = np.repeat(k, len(q) // len(k), axis=0)
     if family == "rotary":
         given["head_dim"] = q.shape[-1]
         if name == "pope":
             return {"scores": scale * define(q, k, q_pos, k_pos, **given)}
+        whole = define(inputs["x"], q_pos, **given) if "x" in inputs else None
         turned = []
         for side, (x, at) in enumerate(((q, q_pos), (k, k_pos))):
             turned.append(np.zeros_like(x))
             for i, p in enumerate(at):
-                matrix = define(float(p) if case["n_axes"] == 1 else p.astype(float), **given)[side]
+                point = float(p) if case["n_axes"] == 1 else p.astype(float)
+                matrix = define(point, **given)[side] if whole is None else whole[side][i]
                 for h in range(len(x)):
                     own = matrix[h * len(matrix) // len(x)] if matrix.ndim == 3 else matrix
                     turned[-1][h, i] = own @ x[h, i]
         wide = np.repeat(turned[1], len(q) // len(k), axis=0)
         scores = scale * np.einsum("hid,hjd->hij", turned[0], wide)
-        return {"rotated_q": turned[0], "rotated_k": turned[1], "scores": scores}
+        return {"rotated_q": turned[0], "rotated_k": turned[1], "scores": scores} | of_values
     if family == "piecewise":
         return {"scores": define(q, k, q_pos, k_pos, **given)}
     if family == "none":
         return {"scores": define(q, k)}
     if family == "score_map":
-        parts = {"q": q, "k": k}
+        parts = {"x": inputs["x"], "pos": q_pos} if "x" in inputs else {"q": q, "k": k}
         if name == "dape":
             inner = definitions.find(case["options"]["encoding"])
             own = {key.removeprefix("encoding."): t for key, t in groups["parameter"].items() if "encoding." in key}

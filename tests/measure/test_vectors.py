@@ -14,7 +14,8 @@ from posenc import Compose, Mapped, PerLayer, measure
 
 NAMES = posenc.names()
 ADDED = [n for n in NAMES if posenc.card(n).family in ("additive", "embedded")]
-PAIRED = [n for n in NAMES if posenc.card(n).family == "rotary" and n not in ("liere", "query_temperature")]
+UNPAIRED = {"liere", "query_temperature", "prope", "gta", *defined.READ_TOKENS}
+PAIRED = [n for n in NAMES if posenc.card(n).family == "rotary" and n not in UNPAIRED]
 OTHERS = [n for n in NAMES if n not in ADDED + PAIRED and posenc.card(n).family != "values"]
 WAVES = ("complex_order", "gaussian_fourier", "nerf_fourier", "sinusoidal", "sinusoidal_nd", "tape")
 N_POSITIONS = 9

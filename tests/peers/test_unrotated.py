@@ -45,6 +45,7 @@ LEARNED = {
     "clvp_decoder": SMALL | TEXT,
 }  # fmt: skip
 DEBERTA = SMALL | {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
+INKLING = SMALL | {"model_type": "inkling_text"}
 PICTURES = {kind: SMALL | {"image_size": 32, "patch_size": 8} for kind in ("vit", "deit")}
 
 
@@ -193,6 +194,11 @@ def test_the_commands_say_it(tmp_path, capsys):
             ValueError,
             "tables of learned",
         ),
+        (INKLING | {"hidden_size": 1 << 24}, ValueError, "tables of inkling must hold at most"),
+        (INKLING | {"rel_extent": 1 << 24, "d_rel": 1 << 10}, ValueError, "tables of inkling must hold at most"),
+        (INKLING | {"layer_types": ["hybrid"]}, ValueError, "layer_types must have hybrid or hybrid_sliding"),
+        (INKLING | {"layer_types": ["hybrid", []]}, ValueError, "layer_types must have hybrid or hybrid_sliding"),
+        (INKLING | {"log_scaling_n_floor": "9"}, TypeError, "log_scaling_n_floor"),
         (
             DEBERTA | {"max_position_embeddings": 1 << 24},
             ValueError,

@@ -50,12 +50,17 @@ def inspect_model(target: str, as_json: bool, pairing: str | None) -> None:
 def _describe(layer: dict[str, Any]) -> list[str]:
     """Describe one kind of layer: facts, then a line for some of its pairs."""
     count = "" if layer["count"] is None else f", {layer['count']} layers"
-    options = ", ".join(f"{key}={value!r}" for key, value in layer.get("options", {}).items())
-    title = f"{layer['kind']}{count}: {layer['encoding']}{f'({options})' if options else ''}"
+    named = {**layer.get("also", {}), layer["encoding"]: layer.get("options", {})}
+    title = f"{layer['kind']}{count}: {' and '.join(_call(name, options) for name, options in named.items())}"
     if layer["encoding"] != "rope":
         return [title]
     lines = [f"{label:<{_LABEL}}{fact}" for label, fact in _facts(layer).items() if fact]
     return [title, *(f"  {line}" for line in lines), *_list_pairs(layer)]
+
+
+def _call(name: str, options: dict[str, Any]) -> str:
+    given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    return f"{name}({given})" if given else name
 
 
 def _facts(layer: dict[str, Any]) -> dict[str, str]:

@@ -96,8 +96,9 @@ def _write_lines(groups: "dict[str, list[Card]]") -> None:
         lines.append(f"{group}: {meaning}" if meaning else group)
         for card in members:
             first = f"  {card.name:<{column - 2}}"
-            wrapped = output.wrap(card.summary, width, " " * column, first)
-            lines.append(wrapped if is_terminal else first + card.summary)
+            said = card.summary + (f" Plans: {', '.join(card.plans)}." if card.plans else "")
+            wrapped = output.wrap(said, width, " " * column, first)
+            lines.append(wrapped if is_terminal else first + said)
     output.write("\n".join(lines))
 
 
@@ -112,13 +113,19 @@ def _write_table(cards: "list[Card]") -> None:
 def _explain_absence(pattern: str, need: str | None) -> str:
     from posenc import registry
 
-    homes = {}
+    homes, plans = {}, {}
     for name in registry.names():
         card = registry.card(name)
+        plans.update(dict.fromkeys(card.plans, name))
         homes.update(dict.fromkeys((*card.keys, card.declared.cls_name.lower()), name))
     wanted = pattern.lower().strip("*?")
     if need is not None and registry.names(pattern):
         return f"no encoding whose name matches {pattern!r} is for {need} ({NEEDS[need]})."
+    if wanted in plans:
+        return (
+            f"no encoding's name matches {pattern!r}, which is a plan of {plans[wanted]}: "
+            f"`posenc show {plans[wanted]}` has the line that creates it."
+        )
     if wanted in homes:
         return f"no encoding's name matches {pattern!r}, which is another name of {homes[wanted]}."
     nearest = list(dict.fromkeys(homes[key] for key in get_close_matches(wanted, homes, n=3)))

@@ -62,9 +62,9 @@ class Picture:
 
 
 def define(card: Card) -> Picture | None:
-    """Evaluate the definition of an encoding's example; None if it has none, or if numbers are learned."""
+    """Evaluate the definition of an encoding's example; None if it has none, or if the example needs torch."""
     function, drawn_for = definitions.find(card.name), card.as_dict()["example"]
-    if function is None or card.traits.get("learned"):
+    if function is None or card.traits.get("learned") or "viewmats" in card.example:  # whose example torch makes
         return None
     if card.family == "none":
         return Picture("none", _NOTHING, [], [], drawn_for)

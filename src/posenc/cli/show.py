@@ -11,6 +11,8 @@ from posenc.cli import output
 from posenc.needs import lacks_torch, no_torch
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from posenc.cli.picture import Picture
     from posenc.declared import Declared
     from posenc.registry import Card, Trait
@@ -167,10 +169,20 @@ def _write_facts(declared: "Declared", card: "Card | None") -> None:
         facts = _list_facts(card)
     for label, fact in facts.items():
         lines.append(Text(output.wrap(fact, width, " " * _LABEL, f"{label:<{_LABEL}}")))
-    for i, (option, text) in enumerate(_list_options(declared).items()):
-        first = f"{'options' if i == 0 else '':<{_LABEL}}{option}  "
-        lines.append(Text(output.wrap(text, width, " " * (_LABEL + 4), first).rstrip() or first.rstrip()))
+    lines += _lay_out("plans", card.plan_calls if card else {}, width)
+    lines += _lay_out("options", _list_options(declared), width)
     output.write_rich(*lines)
+
+
+def _lay_out(label: str, entries: Mapping[str, str], width: int) -> "list[Text]":
+    """Write one entry a line under a label, each with its text."""
+    from rich.text import Text
+
+    lines = []
+    for i, (name, text) in enumerate(entries.items()):
+        first = f"{label if i == 0 else '':<{_LABEL}}{name}  "
+        lines.append(Text(output.wrap(text, width, " " * (_LABEL + 4), first).rstrip() or first.rstrip()))
+    return lines
 
 
 def _reflow_docstring(docstring: str, width: int) -> str:

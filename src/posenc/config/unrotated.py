@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from posenc.config import values
@@ -22,6 +23,7 @@ class Way:
         encoding: The encoding's name in the registry; an additive one applies before the first layer.
         options: Its constructor arguments.
         shared: Whether the layers share one learned table.
+        also: Other encodings in the same layers, by name, with their options.
     """
 
     part: str
@@ -29,6 +31,7 @@ class Way:
     encoding: str
     options: Mapping[str, Any]
     shared: bool = True
+    also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 Reader = Callable[[Mapping[str, Any]], list[Way]]
@@ -62,20 +65,22 @@ def ways(model: Model) -> list[Way] | None:
         raise values.elsewhere(f"{WHO}: positions of {model.model_type} enter by {found.means}.", model.model_type)
     read = found.read(model.fields)
     for way in read:
-        _check_table(way)
+        _check_table(way.encoding, _sizes(way))
     return read
 
 
-def _check_table(way: Way) -> None:
-    """Raise an error for tables larger than in any model, since a file must not be able to exhaust the memory."""
+def _sizes(way: Way) -> dict[str, int]:
+    """Return the sizes of the tables that layers learn; Inkling's reader checks its own."""
     keys = ("max_len", "d_model") if way.encoding == "learned" else ("n_buckets", "n_heads", "head_dim")
-    sizes = {key: way.options[key] for key in keys if key in way.options}
-    if not way.shared:
-        sizes["layers"] = way.count
+    return {key: way.options[key] for key in keys if key in way.options} | ({} if way.shared else {"layers": way.count})
+
+
+def _check_table(encoding: str, sizes: Mapping[str, int]) -> None:
+    """Raise an error for tables larger than in any model, since a file must not be able to exhaust the memory."""
     if math.prod(sizes.values()) > _MOST_NUMBERS:
         given = ", ".join(f"{key}={size}" for key, size in sizes.items())
         raise values.out_of_range(
-            f"{WHO}: learned tables of {way.encoding} must have at most {_MOST_NUMBERS:,} numbers; got {given}. "
+            f"{WHO}: learned tables of {encoding} must have at most {_MOST_NUMBERS:,} numbers; got {given}. "
             "Correct the file.",
             *(next(iter(sizes)), next(iter(sizes.values())), f"tables of at most {_MOST_NUMBERS:,} numbers"),
         )
@@ -177,6 +182,52 @@ def _swin(fields: Mapping[str, Any]) -> list[Way]:
     return found
 
 
+def _inkling(fields: Mapping[str, Any]) -> list[Way]:
+    """Return the runs of layers with a window and without; those without one grow, where the file has a length."""
+    n, shared = _depth(fields), {"d_model": _whole(fields, "hidden_size"), "d_rel": _whole(fields, "d_rel", default=16)}
+    window = {
+        "n_heads": _whole(fields, "swa_num_attention_heads", default=64, high=1 << 16),
+        "extent": _whole(fields, "sliding_window_size", "sliding_window", default=512),
+    }
+    full = {"n_heads": _heads(fields), "extent": _whole(fields, "rel_extent", default=1024)}
+    for widths in (window, full):
+        _check_table("inkling", {"layers": n, **shared, "n_heads": widths["n_heads"]})
+        _check_table("inkling", {"layers": n, "d_rel": shared["d_rel"], "extent": widths["extent"]})
+    grown, also = dict[str, Any](), dict[str, Any]()
+    if fields.get("log_scaling_n_floor") is not None:
+        weight = values.number(WHO, "log_scaling_alpha", fields.get("log_scaling_alpha", 0.1), low=0.0, high=1e4)
+        length = values.integer(WHO, "log_scaling_n_floor", fields["log_scaling_n_floor"], low=2)
+        grown = {"temperature": weight, "original_max_len": length}
+        also = {"query_temperature": {"law": "inkling", "original_max_len": length, "weight": weight}}
+    found, first = list[Way](), 0
+    for slides, run in groupby(_slides(fields, n)):
+        count = len(list(run))
+        part = f"layers {first} to {first + count - 1}" if count > 1 else f"layer {first}"
+        options = shared | (window if slides else full | grown)
+        found.append(Way(part, count, "inkling", options, shared=False, also={} if slides else also))
+        first += count
+    return found
+
+
+def _slides(fields: Mapping[str, Any], n: int) -> list[bool]:
+    """Return which of Inkling's layers have a window."""
+    if fields.get("layer_types") is not None:
+        listed = values.sequence(WHO, "layer_types", fields["layer_types"], longest=10_000)
+        if len(listed) == n and all(kind in ("hybrid", "hybrid_sliding") for kind in listed):
+            return [kind == "hybrid_sliding" for kind in listed]
+        raise values.out_of_range(
+            f"{WHO}: layer_types must have hybrid or hybrid_sliding for each of {n} layers; got "
+            f"{values.short(listed)}. Correct the file.",
+            "layer_types",
+            listed,
+            f"a list of {n} entries",
+        )
+    if fields.get("local_layer_ids") is not None:
+        local = values.sequence(WHO, "local_layer_ids", fields["local_layer_ids"], longest=10_000)
+        return [i in local for i in range(n)]
+    return [(i + 1) % 6 != 0 for i in range(n)]
+
+
 def _table(offset: int = 0, padded: bool = False) -> Callable[[Mapping[str, Any]], list[Way]]:
     """Return a reader of a learned table.
 
@@ -236,6 +287,12 @@ KINDS: dict[str, Kind] = {
     "falcon": Kind("ALiBi", _falcon),  # only if its alibi is true
     **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), _T5),
     "deberta-v2": Kind("DeBERTa's products with tables of distances", _deberta),
+    "inkling_text": Kind("Inkling's curves over the distance", _inkling),
+    "inkling2_text": Kind(
+        "Inkling's curves over the distance, with mixes whose length is clipped, which no encoding does. Construct "
+        "posenc.Inkling, and clip what it places",
+        None,
+    ),
     "swin": Kind("a learned table of distances in a window", _swin),
     **dict.fromkeys(("gpt2", "openai-gpt", "gpt_neo", "gpt_bigcode", "clvp_decoder"), Kind(_LEARNED, _table())),
     **dict.fromkeys(("bert", "electra", "distilbert", "albert", "clip_text_model"), Kind(_LEARNED, _table())),

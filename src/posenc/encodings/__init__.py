@@ -19,8 +19,10 @@ from posenc.encodings.fope import FoPE as FoPE
 from posenc.encodings.fox import FoX as FoX
 from posenc.encodings.gaussian_fourier import GaussianFourier as GaussianFourier
 from posenc.encodings.grape_a import GRAPEA as GRAPEA
+from posenc.encodings.grape_ap import GRAPEAP as GRAPEAP
 from posenc.encodings.grape_m import GRAPEM as GRAPEM
 from posenc.encodings.graphormer import Graphormer as Graphormer
+from posenc.encodings.gta import GTA as GTA
 from posenc.encodings.hierarchical import Hierarchical as Hierarchical
 from posenc.encodings.inkling import Inkling as Inkling
 from posenc.encodings.integer import Integer as Integer
@@ -40,6 +42,7 @@ from posenc.encodings.nope import NoPE as NoPE
 from posenc.encodings.normalised import Normalised as Normalised
 from posenc.encodings.p_rope import ProportionalRoPE as ProportionalRoPE
 from posenc.encodings.pope import PoPE as PoPE
+from posenc.encodings.prope import PRoPE as PRoPE
 from posenc.encodings.query_temperature import QueryTemperature as QueryTemperature
 from posenc.encodings.relative_bias import RelativeBias as RelativeBias
 from posenc.encodings.rerope import ReRoPE as ReRoPE
@@ -47,6 +50,7 @@ from posenc.encodings.retnet import RetNet as RetNet
 from posenc.encodings.rope import RoPE as RoPE
 from posenc.encodings.rope_pp import RoPEPlusPlus as RoPEPlusPlus
 from posenc.encodings.sandwich import Sandwich as Sandwich
+from posenc.encodings.selective_rope import SelectiveRoPE as SelectiveRoPE
 from posenc.encodings.self_extend import SelfExtend as SelfExtend
 from posenc.encodings.shaw import Shaw as Shaw
 from posenc.encodings.sine import Sine as Sine

@@ -4,25 +4,20 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from posenc import positions
 from posenc.config.values import short
 from posenc.encoding import Placed, Pos
-from posenc.families import Bias, wide
+from posenc.families import Bias, Table, wide
 from posenc.registry import register
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-class Distances:
+class Distances(Table):
     """Distances of the nodes of one graph (n, n), or of several (graphs, n, n), as a `Graphormer` keeps them.
-
-    Distances are input and not learned, so they are not in `state_dict` and do not move with the module. They stay on
-    the device where they were created, and a call on another device copies them.
 
     Args:
         given: Whole numbers, -1 for nodes without a path between them; a tensor, an array or nested lists.
@@ -43,19 +38,7 @@ class Distances:
             )
         if table.dtype not in _INTEGERS:
             raise TypeError(f"Graphormer: distances must be whole numbers; got {table.dtype}. Round them.")
-        self.table, self._spelling = table.detach().long(), spelling
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
-        return np.array(self.table.cpu().numpy(), dtype)
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __getitem__(self, where: Any) -> Any:
-        return self.__array__()[where]
-
-    def __repr__(self) -> str:
-        return self._spelling or f"Distances{tuple(self.table.shape)}"
+        super().__init__(table.long(), spelling)
 
 
 def tree(n: int) -> Distances:

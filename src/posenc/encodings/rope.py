@@ -23,8 +23,9 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("rotary", "roformer"),
     plans={"v2pe": {}},
+    plan_positions={"v2pe": "v2pe(parts, step=1/16)"},
     used_by=("Llama", "Mistral", "Qwen", "Gemma", "DeepSeek", "GPT-NeoX", "GPT-J", "Phi"),
-    serves=("text",),
+    serves=("text", "video"),
     example={"head_dim": 64},
     variants=(
         {"head_dim": 8},

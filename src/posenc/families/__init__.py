@@ -2,8 +2,9 @@
 
 from posenc.families.angles import geometric
 from posenc.families.bias import Bias, ContentBias
+from posenc.families.cameras import CameraTransform
 from posenc.families.embedded import Additive, Embedded, with_table
-from posenc.families.heads import by_key_head, check_heads, check_lanes, of_each_head
+from posenc.families.heads import by_key_head, check_groups, check_heads, check_lanes, of_each_head
 from posenc.families.norm import Norm
 from posenc.families.numbers import (
     autocast_dtype,
@@ -20,15 +21,18 @@ from posenc.families.numbers import (
 from posenc.families.options import Budgeted, Given, OfLength, OwnFrequencies, ReadsTokens, Scaled, check_word
 from posenc.families.rotary import Rotary
 from posenc.families.score_map import ScoreMap
+from posenc.families.tables import Matrices, Table
 from posenc.families.values import ValueRotary
 
 __all__ = [
     "Additive",
     "Bias",
     "Budgeted",
+    "CameraTransform",
     "ContentBias",
     "Embedded",
     "Given",
+    "Matrices",
     "Norm",
     "OfLength",
     "OwnFrequencies",
@@ -36,9 +40,11 @@ __all__ = [
     "Rotary",
     "Scaled",
     "ScoreMap",
+    "Table",
     "ValueRotary",
     "autocast_dtype",
     "by_key_head",
+    "check_groups",
     "check_heads",
     "check_lanes",
     "check_word",

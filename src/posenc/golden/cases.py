@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import posenc
 from posenc import definitions, registry
-from posenc.defined import arguments, definition_of, of_text
+from posenc.defined import arguments, definition_of, matrices, of_text
 
 TOLERANCE = 1e-9  # of float64 at positions up to 1000, with angles of thousands for learned frequencies
 RESOLVED = 5000  # the length of the text, for encodings that depend on it
@@ -25,6 +25,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     "decomposed_2d": {"size": (3, 4)},
     "fope": {"head_dim": 8, "original_max_len": 100},
     "graphormer": {"distances": None},  # of a tree of 12 nodes
+    **{name: {"viewmats": ("spiral", 4)} for name in ("gta", "prope")},
     "learned": {"d_model": 8, "max_len": 16},
     "learned_2d": {"height": 3, "width": 4},
     "liere": {"head_dim": 16},
@@ -108,6 +109,8 @@ def _case(card: registry.Card, variant: Mapping[str, Any]) -> Case:
     given = arguments(define, encoding, head_dim=getattr(encoding, "head_dim", 4))
     runs = {"additive": _embed, "embedded": _embed, "rotary": _rotate, "score_map": _rescore, "values": _mix}
     run = runs.get(card.family, _score)
+    if run is _rotate and type(encoding).rotate_v is not posenc.Encoding.rotate_v:
+        run = _surround
     inputs, exact, made, law = run(card, encoding, partial(define, **given))
     for name, (wanted, _) in exact.items():
         size = max(1.0, float(np.abs(wanted).max()))
@@ -191,6 +194,15 @@ def _tokens(card: registry.Card, encoding: Any) -> tuple[Meaning, Array, Array, 
     return inputs, q, k, pos, k_pos
 
 
+def _text(card: registry.Card, encoding: Any, inputs: Meaning) -> tuple[Array, torch.Tensor] | tuple[None, None]:
+    """Return the text of an encoding that reads one, also as a batch; it joins the inputs."""
+    if not encoding.reads_x:
+        return None, None
+    text = _exact((len(inputs["q_pos"][0]), encoding.d_model), f"{card.name} x")
+    inputs["x"] = (text, "token vectors (seq, d_model), which the encoding reads")
+    return text, torch.from_numpy(text)[None]
+
+
 def _place(encoding: Any, pos: Array, k_pos: Array, x: torch.Tensor | None = None) -> tuple[Any, Any]:
     placed, k_placed = (encoding.place(torch.from_numpy(p), x, dtype=torch.float64) for p in (pos, k_pos))
     return placed, k_placed
@@ -205,7 +217,8 @@ def _rotate(
     card: registry.Card, encoding: Any, define: Callable[..., Any]
 ) -> tuple[Meaning, Meaning, dict[str, Array], str]:
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
-    rotated = encoding.rotate(torch.from_numpy(q)[None], torch.from_numpy(k)[None], *_place(encoding, pos, k_pos))
+    text, x = _text(card, encoding, inputs)
+    rotated = encoding.rotate(torch.from_numpy(q)[None], torch.from_numpy(k)[None], *_place(encoding, pos, k_pos, x))
     ours = [t[0].detach().numpy() for t in rotated]
     scale = encoding.score_scale(ours[0].shape[-1])
     made = {"rotated_q": ours[0], "rotated_k": ours[1], "scores": scale * _products(*ours)}
@@ -214,16 +227,30 @@ def _rotate(
         scores = encoding.score_scale(q.shape[-1]) * define(q, k, pos.astype(float), k_pos.astype(float))
         return inputs, {"scores": (scores, said)}, made, f"scores = score_scale * {card.name}(q, k, q_pos, k_pos)"
     exact: Meaning = {}
-    for side, (name, x, at) in enumerate((("rotated_q", q, pos), ("rotated_k", k, k_pos))):
-        rows = []
-        for i, p in enumerate(at):
-            matrix = define(float(p) if encoding.n_axes == 1 else p.astype(float))[side]
-            each = np.repeat(matrix, len(x) // len(matrix), axis=0) if matrix.ndim == 3 else matrix
-            rows.append((each @ x[:, i, :, None])[..., 0])
-        exact[name] = (np.stack(rows, 1), f"{name[-1]} rotated by its own position, of the shape of {name[-1]}")
+    for side, (name, t, at) in enumerate((("rotated_q", q, pos), ("rotated_k", k, k_pos))):
+        turn = matrices(define, at, text)[side]
+        each = np.repeat(turn, len(t) // turn.shape[1], axis=1) if turn.ndim == 4 else turn[:, None]
+        found = np.einsum("nhij,hnj->hni", np.broadcast_to(each, (len(at), len(t), *turn.shape[-2:])), t)
+        exact[name] = (found, f"{name[-1]} rotated by its own position, of the shape of {name[-1]}")
     exact["scores"] = (scale * _products(exact["rotated_q"][0], exact["rotated_k"][0]), said)
     law = f"rotated_q[h, i] = R(q_pos[i]) q[h, i], the same for k, R = {card.name}; scores = score_scale * products"
+    if text is not None:
+        law = law.replace("R(q_pos[i])", "R[i]").replace(card.name, f"{card.name}(x, pos)")
     return inputs, exact, made, law
+
+
+def _at(encoding: Any, p: Any) -> Any:
+    """Return one position as a definition takes it."""
+    return float(p) if encoding.n_axes == 1 else p.astype(float)
+
+
+def _surround(
+    card: registry.Card, encoding: Any, define: Callable[..., Any]
+) -> tuple[Meaning, Meaning, dict[str, Array], str]:
+    """Return what becomes of queries and keys, then of values and outputs."""
+    inputs, exact, made, law = _rotate(card, encoding, define)
+    v_inputs, v_exact, v_made, v_law = _mix(card, encoding, define)
+    return inputs | v_inputs, exact | v_exact, made | v_made, f"{law}; {v_law}"
 
 
 def _mix(
@@ -242,11 +269,11 @@ def _mix(
     ours = encoding.rotate_v(torch.from_numpy(v)[None], k_placed)
     out = encoding.unrotate_out(torch.from_numpy(weights) @ ours, placed)
     made = {"rotated_v": ours[0].numpy(), "out": out[0].numpy()}
-    rotated = np.stack([v[:, j] @ define(float(p))[0].T for j, p in enumerate(k_pos)], 1)
+    rotated = np.stack([v[:, j] @ define(_at(encoding, p))[-2].T for j, p in enumerate(k_pos)], 1)
     mixed = weights @ rotated
     exact: Meaning = {"rotated_v": (rotated, "v rotated by its own position, of the shape of v")}
     exact["out"] = (
-        np.stack([mixed[:, i] @ define(float(p))[1].T for i, p in enumerate(pos)], 1),
+        np.stack([mixed[:, i] @ define(_at(encoding, p))[-1].T for i, p in enumerate(pos)], 1),
         "the weighted sum of rotated_v, rotated back by the query's position (n_heads, q_len, head_dim)",
     )
     law = (
@@ -260,11 +287,8 @@ def _score(
     card: registry.Card, encoding: Any, define: Callable[..., Array]
 ) -> tuple[Meaning, Meaning, dict[str, Array], str]:
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
-    x = None
-    if encoding.reads_x:
-        tokens = _exact((len(pos), encoding.d_model), f"{card.name} x")
-        inputs["x"], x = (tokens, "token vectors (seq, d_model), which the bias reads"), torch.from_numpy(tokens)
-    placed, k_placed = _place(encoding, pos, k_pos, None if x is None else x[None])
+    text, x = _text(card, encoding, inputs)
+    placed, k_placed = _place(encoding, pos, k_pos, x)
     wide = torch.from_numpy(q)[None], torch.from_numpy(np.repeat(k, len(q) // len(k), axis=0))[None]
     rotated = encoding.rotate(*wide, placed, k_placed)
     scale = encoding.score_scale(q.shape[-1])
@@ -279,7 +303,7 @@ def _score(
     if card.family == "none":
         return inputs, {"scores": (define(q, k), said)}, made, "scores = score_scale * products of q and k"
     arguments = {"bias": (pos, k_pos), "content_bias": (q, k, pos, k_pos)}[card.family]
-    bias = define(*(of_text(define, inputs["x"][0], pos) if encoding.reads_x else arguments))
+    bias = define(*(arguments if text is None else of_text(define, text, pos)))
     whole = np.broadcast_to(bias, made["scores"].shape)
     exact = {"bias": (whole, "the bias that is added to the scores (n_heads, q_len, k_len)")}
     exact["scores"] = (scale * _products(q, k) + whole, said)
@@ -292,6 +316,7 @@ def _rescore(
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
     scores = _exact((len(q), len(pos), len(k_pos)), f"{card.name} scores")
     allowed = pos[:, None] >= k_pos[None, :]
+    text, x = _text(card, encoding, inputs)
     inputs["scores"] = (scores, "scaled scores with all biases (n_heads, q_len, k_len)")
     inputs["allowed"] = (allowed, "true if a query may see a key (q_len, k_len); other scores are meaningless")
     if card.name == "dape":  # the inner bias has its own definition
@@ -299,10 +324,11 @@ def _rescore(
         assert term is not None
         first: tuple[Array, ...] = (term(pos, k_pos),)
     else:
-        first = (q, k)
+        first = (q, k) if text is None else (text, pos)
     exact = np.where(allowed, define(scores, *first, allowed), 0.0)
     batch = (torch.from_numpy(t)[None] for t in (scores, q, k))
-    ours = encoding.rescore(*batch, *_place(encoding, pos, k_pos), torch.from_numpy(allowed))[0].detach().numpy()
+    ours = encoding.rescore(*batch, *_place(encoding, pos, k_pos, x), torch.from_numpy(allowed))[0].detach().numpy()
     said = "scores after the map (n_heads, q_len, k_len), 0 where not allowed"
-    law = f"scores' = {card.name}(scores{', bias inside' if card.name == 'dape' else ', q, k'}), whole rows at once"
+    reads = {"dape": "bias inside", "grape_ap": "x, pos"}.get(card.name, "q, k")
+    law = f"scores' = {card.name}(scores, {reads}), whole rows at once"
     return inputs, {"scores": (exact, said)}, {"scores": np.where(allowed, ours, 0.0)}, law

@@ -4,6 +4,7 @@ from posenc.encoding import Encoding
 from posenc.encodings.cpvt import CPVT
 from posenc.encodings.fox import FoX
 from posenc.encodings.retnet import RetNet
+from posenc.encodings.selective_rope import SelectiveRoPE
 from posenc.encodings.xpos import XPos
 
 _NEIGHBOURS = "the convolution reads neighbours in the image, "
@@ -22,6 +23,14 @@ EXCEPTIONS: dict[tuple[type[Encoding], str], str] = {
     (RetNet, "far positions"): (
         "its amplitudes are powers of the position, which overflow float32 at 2,600 positions from the centre; "
         "the law holds for a centre near the far positions, as a separate test shows"
+    ),
+    (SelectiveRoPE, "permutation"): (
+        "angles are summed along the sequence, in the order of the causal mask; positions only show where a text "
+        "begins, as a separate test shows"
+    ),
+    (SelectiveRoPE, "left padding"): (
+        "the convolution reads the three tokens before, so padding within a text separates what follows from what came "
+        "before; padding on the left has no effect, as a separate test shows"
     ),
     (XPos, "far positions"): (
         "its amplitudes are powers of the position, which overflow float32 at 34,000 positions from the centre; "

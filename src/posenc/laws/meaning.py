@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from posenc import character, positions, registry
 from posenc.attention import attend
-from posenc.defined import arguments, card_of, definition_of, of_text
+from posenc.defined import arguments, card_of, definition_of, matrices, of_text
 from posenc.encoding import Encoding
 from posenc.laws import limits, promises
 from posenc.laws.case import TOLERANCE, Case, Law, law
@@ -50,7 +51,7 @@ def _compare(case: Case, card: registry.Card, define: Any, places: Iterable[Tens
         x, q = case.tokens(n, batch=1), case.normal(1, case.n_heads, n, case.head_dim)
         k = case.normal(1, case.n_kv_heads, n, case.head_dim)
         try:
-            rotated = _rotate_both(card, define, case, pos, q, k)
+            rotated = _rotate_both(card, define, case, pos, x, q, k)
             wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k, rotated))
         except NotImplementedError:  # the short definition does not cover this option
             return
@@ -65,7 +66,7 @@ def _compare(case: Case, card: registry.Card, define: Any, places: Iterable[Tens
             yield from case.differ(embedded - x[0] if card.family == "additive" else embedded, wanted)
             continue
         yield from case.differ(case.scores(q, k, placed)[0], wanted)
-        if card.family == "values":
+        if _moves_values(case.encoding):
             v = case.normal(1, case.n_kv_heads, n, case.head_dim)
             out, mixed = attend(q, k, v, case.encoding, placed, causal=False)[0], _mixed(define, case, pos, wanted, v)
             yield from (f"the output {m}" for m in case.differ(out, mixed, wanted.abs().max()))
@@ -148,14 +149,17 @@ def _rescored(
     p: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return a definition's new scores without a mask; it counts columns, so they are passed in order of position."""
-    order = p.argsort() if p.ndim == 1 else np.arange(len(p))
+    known = inspect.signature(define).parameters
+    in_order = "pos" in known or p.ndim > 1  # such a definition sees which keys stand later
+    order = np.arange(len(p)) if in_order else p.argsort()
     given = {
         "scores": scores[..., order],
         "q": queries,
         "k": keys[:, order],
         "allowed": np.full(scores.shape[1:], True),
+        "x": _array(x[0]),
+        "pos": p,
     }
-    known = inspect.signature(define).parameters
     if "bias" in known:  # the bias of the inner encoding
         term = definition_of(encoding.encoding)
         if term is None:
@@ -171,24 +175,32 @@ def _term(define: Any, encoding: Encoding, x: Tensor, p: NDArray[np.float64]) ->
     return np.asarray(define(*given, **arguments(define, encoding)))
 
 
-def _rotate_both(card: registry.Card, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> _Rotated:
+def _rotate_both(
+    card: registry.Card, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor
+) -> _Rotated:
     """Return queries and keys, rotated by the definition's matrices; None if the definition has no matrices."""
     if card.family != "rotary" or "q_pos" in inspect.signature(define).parameters:
         return None
-    options, p = arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
-    matrices = [define(float(t) if case.encoding.n_axes == 1 else t, **options) for t in p]
+    with_options = partial(define, **arguments(define, case.encoding, head_dim=case.head_dim))
+    sides = matrices(with_options, _array(pos), _array(x[0]) if case.encoding.reads_x else None)
     return [
-        np.stack([_rotate(matrices[i][side], _array(x[0])[:, i]) for i in range(len(p))], 1)
-        for side, x in enumerate((q, k))
+        np.stack([_rotate(side[i], _array(t[0])[:, i]) for i in range(len(side))], 1)
+        for side, t in zip(sides, (q, k), strict=True)
     ]
 
 
 def _mixed(define: Any, case: Case, pos: Tensor, scores: Tensor, v: Tensor) -> Tensor:
     """Return the output for scores (n_heads, n, n), by a definition that rotates values and outputs."""
     options, p = arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
-    of_v, of_out = (np.stack(side) for side in zip(*(define(float(t), **options) for t in p), strict=True))
+    sides = [define(float(t) if p.ndim == 1 else t, **options)[-2:] for t in p]  # after those of q and k, if any
+    of_v, of_out = (np.stack(side) for side in zip(*sides, strict=True))
     rotated = np.repeat(np.einsum("nde,hne->hnd", of_v, _array(v[0])), case.n_heads // case.n_kv_heads, axis=0)
     return torch.from_numpy(np.einsum("nde,hne->hnd", of_out, scores.softmax(-1).numpy() @ rotated))
+
+
+def _moves_values(encoding: Encoding) -> bool:
+    """Whether an encoding, and its definition, transforms values and outputs itself."""
+    return encoding.family in ("rotary", "values") and type(encoding).rotate_v is not Encoding.rotate_v
 
 
 def _rotate(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -289,7 +301,7 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
         yield "q without positions", ValueError, lambda: encoding.rotate(q[:, :, :1], q[:, :, :1], placed)
     if family == "rotary" and hasattr(encoding, "head_dim"):
         yield "q of another head_dim", ValueError, lambda: encoding.rotate(q[..., :3], q[..., :3], placed)
-    if family == "values":
+    if _moves_values(encoding):
         yield "v without positions", ValueError, lambda: encoding.rotate_v(q[:, :, :1], placed)
         yield "out without positions", ValueError, lambda: encoding.unrotate_out(q[:, :, :1], placed)
         yield "v of another head_dim", ValueError, lambda: encoding.rotate_v(q[..., :3], placed)

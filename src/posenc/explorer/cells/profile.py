@@ -117,7 +117,7 @@ def _follow_draw(
         before, added = float(scores[head]), float(bias[0, head, 0, 0])
         scores = scores + bias[0, :, 0, 0]
         why.step(f"With the bias it is {number(before)} + {braced(added)} = {number(before + added)}.")
-    return _follow_rescored(why, one, scores, (q, k), (at, k_at), head) if one.rescores else float(scores[head])
+    return _follow_rescored(why, one, scores, (q, k), (at, k_at), head, text) if one.rescores else float(scores[head])
 
 
 def _follow_rescored(
@@ -127,6 +127,7 @@ def _follow_rescored(
     contents: tuple[Tensor, Tensor],
     places: tuple[Tensor, Tensor],
     head: int,
+    text: Tensor | None,
 ) -> float:
     """Follow the definition of a score map and return the new score; all keys have the same contents.
 
@@ -137,6 +138,7 @@ def _follow_rescored(
         contents: Query and key, (1, n_heads, 1, head_dim).
         places: Positions of query and key.
         head: The query head.
+        text: The tokens (1, length, d_model), of a map that reads them.
     """
     define = definition_of(one)
     assert define is not None
@@ -149,6 +151,10 @@ def _follow_rescored(
         why.step(f"{one.encoding.name} gives the biases {', '.join(map(number, bias[:, 0, 0]))}, one per head.")
         return why.follow(define, (head, 0, 0), scores[:, None, None].numpy(), bias, np.ones((1, 1), dtype=bool))
     n_keys = int(torch.cat(places).max()) + 1 - int(places[1])  # the map counts the keys from this one to the query
+    if text is not None:
+        pos = np.arange(int(places[1]), int(places[1]) + n_keys)
+        rows = np.repeat(scores[:, None, None].numpy(), n_keys, 2)
+        return why.follow(define, (head, 0, 0), rows, text[0, pos].numpy(), pos, np.ones((1, n_keys), dtype=bool))
     q, k = (t[0, head : head + 1].numpy() for t in contents)
     row = np.full((1, 1, n_keys), float(scores[head]))
     return why.follow(define, (0, 0, 0), row, q, np.repeat(k, n_keys, 1), np.ones((1, n_keys), dtype=bool))

@@ -1,0 +1,80 @@
+"""Numbers that an encoding is given and does not learn: the distances of a graph, the matrices of cameras."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from posenc import positions
+from posenc.config.values import short
+
+
+class Table:
+    """A tensor that an encoding was given: neither its state nor its moves touch it, and no gradient reaches it.
+
+    It stays on the device where it was made; a call elsewhere copies it.
+
+    Args:
+        table: The numbers.
+        spelling: How to write them, for instance in a call of the constructor.
+    """
+
+    def __init__(self, table: Tensor, spelling: str | None = None) -> None:
+        self.table, self._spelling = table.detach(), spelling
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.table.cpu().numpy(), dtype)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, where: Any) -> Any:
+        return self.__array__()[where]
+
+    def __repr__(self) -> str:
+        return self._spelling or f"{type(self).__name__}{tuple(self.table.shape)}"
+
+
+class Matrices(Table):
+    """Square matrices in float64, as encodings of cameras keep them."""
+
+    @classmethod
+    def read(cls, who: str, option: str, given: Any, size: int, dims: tuple[int, ...]) -> "Matrices | None":
+        """Return matrices that a caller gives, which may have been read before; None as it is.
+
+        Args:
+            who: The encoding's name, for messages.
+            option: That of the argument.
+            given: A tensor, an array or nested lists (..., size, size).
+            size: Of each matrix.
+            dims: How many dimensions there may be.
+
+        Raises:
+            TypeError: They are no numbers.
+            ValueError: They have another shape, or are not finite.
+        """
+        if given is None:
+            return None
+        kept = given.table if isinstance(given, Matrices) else _numbers(given)
+        if kept is None:
+            raise TypeError(f"{who}: {option} must be {size} x {size} matrices; got {short(given)}.")
+        if kept.ndim not in dims or kept.shape[-2:] != (size, size) or not kept.numel():
+            shapes = " or ".join(f"({_COUNTED[n]}{size}, {size})" for n in dims)
+            raise ValueError(f"{who}: {option} must be {shapes}; got {tuple(kept.shape)}.")
+        if positions.may_look(kept) and not bool(kept.isfinite().all()):
+            raise ValueError(f"{who}: {option} must be finite; got infinite ones or NaN. Check the cameras.")
+        return given if isinstance(given, Matrices) else cls(kept)
+
+
+_COUNTED = {2: "", 3: "n_cameras, ", 4: "scenes, n_cameras, "}
+
+
+def _numbers(given: Any) -> Tensor | None:
+    """Return numbers in float64, on the CPU where their device has none; None of what holds no numbers."""
+    try:
+        kept = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype=np.float64))
+    except (TypeError, ValueError):
+        return None
+    return (kept if positions.has_float64(kept.device) else kept.cpu()).detach().double()
