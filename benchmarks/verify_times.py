@@ -153,9 +153,9 @@ def page(torch_s: float, found: Sequence[Timed], rounds: int) -> str:
     from posenc.bench import machine
 
     facts = machine.examine()
-    told = [one for one in found if one.command_s is not None]
+    reported = [one for one in found if one.command_s is not None]
     slow_check = max(found, key=lambda one: one.check_s)
-    slow_command = max(told, key=lambda one: one.command_s or 0.0)
+    slow_command = max(reported, key=lambda one: one.command_s or 0.0)
     lines = [
         "# How long verify takes",
         "",
@@ -166,7 +166,7 @@ def page(torch_s: float, found: Sequence[Timed], rounds: int) -> str:
         f"- Goal: a whole check takes under {CHECK_S:g} s. Slowest of {len(found)}: {slow_check.check_s:.2f} s "
         f"({_name(slow_check)}), {_met(slow_check.check_s, CHECK_S)}.",
         f"- Goal: `posenc verify FILE`, with its check, starts and ends in under {COMMAND_S:g} s beyond importing "
-        f"torch, which takes {torch_s:.2f} s here. Slowest of {len(told)}: {slow_command.command_s:.2f} s "
+        f"torch, which takes {torch_s:.2f} s here. Slowest of {len(reported)}: {slow_command.command_s:.2f} s "
         f"({_name(slow_command)}), {_met(slow_command.command_s or 0.0, COMMAND_S)}.",
         "",
         "| convention | files | check, median | check, slowest | command, median | command, slowest |",

@@ -115,6 +115,6 @@ def test_axes_and_what_pairs_read_them() -> None:
     rope = {"rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10], "mrope_interleaved": True}
     qwen = {"model_type": "qwen3_5_text", "head_dim": 256, "num_hidden_layers": 4, "rope_parameters": rope}
     layers = {layer["kind"]: layer for layer in inspect(qwen)["layers"]}
-    told = {kind: [layer[key] for key in ("axes", "sections", "layout")] for kind, layer in layers.items()}
-    assert told == {"linear_attention": [None] * 3, "full_attention": [3, [11, 11, 10], "interleaved"]}
+    reported = {kind: [layer[key] for key in ("axes", "sections", "layout")] for kind, layer in layers.items()}
+    assert reported == {"linear_attention": [None] * 3, "full_attention": [3, [11, 11, 10], "interleaved"]}
     assert [inspect(LLAMA)["layers"][0][key] for key in ("axes", "sections", "layout")] == [1, None, None]

@@ -18,7 +18,7 @@ Every one-token change of the arithmetic of the encodings, families, frequencies
 (`subjects.py`), until one does not find it right. Written by `run.py --write`, which exits with 1 below 90 %, or where
 a survivor has no reason in `reasons.py` or `reasons_like.py`.
 Equivalent are those alone of which a line there says why the same numbers come out of whatever is asked: no check can
-find them, so two shares are told, with them and without.
+find them, so two shares are reported, with them and without.
 
 - wrong: `check` says fail, by what the code computes.
 - stops: the code raises, or returns no numbers or another shape, and `check` says so; or it cannot be built.
@@ -39,9 +39,9 @@ def row(mutant: Mutant, fate: str, subject: str, cause: str) -> dict[str, Any]:
     """Return what is written of one mutant."""
     named = {"raises": "stops", "cannot_tell": "cannot tell", "fail": "wrong"}
     stops = fate == "fail" and cause.startswith("subject.")
-    told = {"file": mutant.file, "function": mutant.function, "line": mutant.line, "kind": mutant.kind}
-    told |= {"change": mutant.change, "fate": "stops" if stops else named.get(fate, fate)}
-    return told | {"subject": subject, "cause": cause, "reason": _reason(mutant, fate)}
+    reported = {"file": mutant.file, "function": mutant.function, "line": mutant.line, "kind": mutant.kind}
+    reported |= {"change": mutant.change, "fate": "stops" if stops else named.get(fate, fate)}
+    return reported | {"subject": subject, "cause": cause, "reason": _reason(mutant, fate)}
 
 
 def _reason(mutant: Mutant, fate: str) -> str:
@@ -83,8 +83,8 @@ def score(rows: list[dict[str, Any]]) -> float:
 def summary(rows: list[dict[str, Any]]) -> str:
     """Return the totals in a line."""
     fates = Counter(row["fate"] for row in rows)
-    told = ", ".join(f"{n} {fate}" for fate, n in fates.most_common())
-    return f"{share(rows):.1%} killed, {score(rows):.1%} of those that are not equivalent: {told}"
+    reported = ", ".join(f"{n} {fate}" for fate, n in fates.most_common())
+    return f"{share(rows):.1%} killed, {score(rows):.1%} of those that are not equivalent: {reported}"
 
 
 def page(rows: list[dict[str, Any]], limit: float, trusted: tuple[int, int] = (0, 0)) -> str:

@@ -43,8 +43,8 @@ class Since:
         now, left = _functions(source), self._survivors.get(file, set())
 
         def survived(mutant: Mutant) -> bool:
-            told = f"`{mutant.function or 'module'}`: `{mutant.change}`. "
-            return any(line.startswith(told) for line in left)
+            reported = f"`{mutant.function or 'module'}`: `{mutant.change}`. "
+            return any(line.startswith(reported) for line in left)
 
         same = {name for name, text in now.items() if then.get(name) == text}
         known = [m for m in made if f"{file} {m.function}" not in UNCALLED]  # those were found by nothing

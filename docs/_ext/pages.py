@@ -57,7 +57,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def read_tables(page: str) -> Rows:
-    """Return what the tables of a page say of each encoding: pairs of a column's title and a cell."""
+    """Return the rows of a page that belong to each encoding: pairs of a column's title and a cell."""
     found: Rows = {}
     titles: list[str] = []
     for line in page.splitlines():

@@ -70,7 +70,7 @@ def test_views_of_a_vector_take_a_few_copies_of_q(name, length, dtype, of_q):
 @pytest.mark.parametrize("n", [2048, 4096])  # blocks of which a kernel takes more rows begin between these
 @pytest.mark.parametrize("call", [(8,), (1,), (8, 2), (8, 1, 50)], ids=["8 heads", "1 head", "a sum", "too far apart"])
 def test_what_is_told_of_scattered_positions_is_taken(call, n):
-    """A bias looked up, or computed, for a block at a time: 1.3 to 3.5 blocks of scores; 0.1 were told."""
+    """A bias looked up, or computed, for a block at a time: 1.3 to 3.5 blocks of scores; 0.1 were reported."""
     encoding, q, pos = bench_calls.scattered_call(n, *call)
     with torch.no_grad():
         (estimate,) = (one.memory for one in attention.explain(q, q, q, encoding, pos) if one.backend == "blocked")
@@ -89,7 +89,7 @@ TOLD = [
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "backend", "learns", "elsewhere"), TOLD)
 def test_what_is_told_is_taken(name, backend, learns, elsewhere, monkeypatch):
-    """Of score maps a sixth to a tenth was told, and of gradients of biases that do not learn a twentieth."""
+    """Of score maps a sixth to a tenth was reported, and of gradients of biases that do not learn a twentieth."""
     n, call = 2048, (name, backend, bool(learns))
     taken = peak(bench_calls.attended, n, *call, elsewhere)
     encoding, q, pos = bench_calls.attended_call(n, name, bool(learns), elsewhere=False)
@@ -97,8 +97,8 @@ def test_what_is_told_is_taken(name, backend, learns, elsewhere, monkeypatch):
     if elsewhere:
         bench_calls.look_at_nothing(monkeypatch.setattr)
     with torch.set_grad_enabled(bool(learns)):
-        told = {one.backend: one.memory for one in attention.explain(q, q, q, encoding, pos)}[backend]
-    assert 0.4 * told < taken < 2.4 * told
+        reported = {one.backend: one.memory for one in attention.explain(q, q, q, encoding, pos)}[backend]
+    assert 0.4 * reported < taken < 2.4 * reported
 
 
 def test_an_error_is_a_sentence():

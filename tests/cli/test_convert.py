@@ -38,8 +38,8 @@ def convert(*arguments):
 
 def test_it_converts_and_says_what_was_done(model, tmp_path, capsys):
     assert convert(model, "--pairing", "interleaved", "--out", tmp_path / "out") == 0
-    told = capsys.readouterr().out
-    assert told == (
+    reported = capsys.readouterr().out
+    assert reported == (
         f"{tmp_path / 'out'}: 2 tensors of smollm3 permuted from half to interleaved; 3 unchanged\n"
         "  2 of these hold queries or keys in a layer that does not rotate\n"
         "  not copied: old.bin\n"
@@ -91,7 +91,7 @@ def test_a_configuration_can_be_named(model, tmp_path, capsys):
     assert convert(*given, "--config", tmp_path / "elsewhere.json") == 0
     assert not (tmp_path / "out/config.json").exists()
     assert convert(*given, "--config", "nowhere.json") == 2
-    assert "exists and is not an empty directory" in capsys.readouterr().err  # of several faults, one is told
+    assert "exists and is not an empty directory" in capsys.readouterr().err  # of several faults, one is reported
     assert convert(*given[:-1], tmp_path / "new", "--config", "nowhere.json") == 2
     assert "there is no configuration at 'nowhere.json'" in capsys.readouterr().err
 

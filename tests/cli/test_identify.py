@@ -41,7 +41,7 @@ def identify(tmp_path):
     return run
 
 
-def told(done, code=0):
+def reported(done, code=0):
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
@@ -68,7 +68,7 @@ def test_a_rotation_is_reported_line_by_line(identify):
 
 def test_json_is_all_of_it_and_nothing_else(identify):
     code = ROPE.replace("123456.0, 1.0, 0, torch.float64", "500.0, 1.25, 1, torch.bfloat16")
-    found = told(identify(code, "--in-process", "--json"))
+    found = reported(identify(code, "--in-process", "--json"))
     assert (found["target"], found["schema"], found["told"], found["convention"]) == ("subject.py", 1, True, "rope_fn")
     wanted = {"pairing": "half", "base": 500.0, "scaling": "none", "gain": 1.25, "first_position": 1.0}
     assert {key: found[key] for key in wanted} == wanted
@@ -79,29 +79,29 @@ def test_json_is_all_of_it_and_nothing_else(identify):
 
 @pytest.mark.slow
 def test_partial_width_scaling_and_direction_of_a_file_without_a_style(identify):
-    found = told(identify(NEIGHBOURS, "--json", "--head-dim", "24", "--convention", "rope_fn"))
+    found = reported(identify(NEIGHBOURS, "--json", "--head-dim", "24", "--convention", "rope_fn"))
     wanted = {"pairing": "interleaved", "rotary_dim": 16, "head_dim": 24, "direction": "clockwise"}
     wanted |= {"scaling": "linear", "parameters": {"factor": 4.0}, "base": 10000.0}
     assert {key: found[key] for key in wanted} == wanted
-    assert told(identify(NEIGHBOURS, "--json", "--head-dim", "24"))["convention"] == "rope_fn"
+    assert reported(identify(NEIGHBOURS, "--json", "--head-dim", "24"))["convention"] == "rope_fn"
 
 
 @pytest.mark.slow
 def test_the_file_s_own_width_is_fed_and_an_option_outweighs_it(identify):
     code = ROPE + "SPEC = {'encoding': 'rope', 'head_dim': 48}\n"
-    assert told(identify(code, "--json"))["head_dim"] == 48
-    assert told(identify(code, "--json", "--head-dim", "16"))["head_dim"] == 16
+    assert reported(identify(code, "--json"))["head_dim"] == 48
+    assert reported(identify(code, "--json", "--head-dim", "16"))["head_dim"] == 16
 
 
 def test_an_object_of_a_module():
-    found = told(posenc("identify", "posenc.encodings:RoPE", "--json"), 3)  # a class rotates nothing
+    found = reported(posenc("identify", "posenc.encodings:RoPE", "--json"), 3)  # a class rotates nothing
     assert found["convention"] == "encoding"
     assert not found["told"]
     assert found["unknown"]
 
 
 def test_what_rotates_nothing_is_identified_too(identify):
-    found = told(identify(SLOPES, "--in-process", "--json"))
+    found = reported(identify(SLOPES, "--in-process", "--json"))
     assert (found["kind"], found["scaling"], found["parameters"]) == ("slopes", "geometric", {"bias_max": 8.0})
     done = identify(SLOPES, "--in-process")
     assert [line.split() for line in done.stdout.splitlines()[1:]] == [["scaling", "geometric"], ["bias", "max", "8"]]
@@ -169,7 +169,7 @@ def test_files_that_are_no_subject_are_wrong_use(identify, code, said):
 def test_what_the_code_prints_is_no_answer_and_no_command(identify):
     code = ROPE + "import sys\nprint('{\"told\": false}'); print('::error ::x'); sys.stderr.write('\\x1b[31mred')\n"
     done = identify(code, "--json", "--head-dim", "16")
-    assert told(done)["base"] == 123456.0
+    assert reported(done)["base"] == 123456.0
     assert "\x1b" not in done.stderr
     assert all(line.startswith(("posenc: ", "| ")) for line in done.stderr.splitlines())
 
@@ -178,6 +178,6 @@ def test_what_the_code_prints_is_no_answer_and_no_command(identify):
 def test_in_process_says_the_same(identify):
     code = ROPE + "print('loud')\n"
     apart, here = (identify(code, "--json", "--head-dim", "16", *more) for more in ((), ("--in-process",)))
-    assert told(here) == told(apart)
+    assert reported(here) == reported(apart)
     assert "in this process, without limits" in here.stderr
-    assert told(identify("1 / 0", "--json", "--in-process"), 3)["unknown"]
+    assert reported(identify("1 / 0", "--json", "--in-process"), 3)["unknown"]

@@ -224,17 +224,17 @@ def test_it_is_quick_and_leaves_no_traceback(subject):
 def test_an_interrupt_ends_the_child_too(tmp_path):
     path = tmp_path / "subject.py"
     path.write_text("import os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(300)")
-    told, command = tmp_path / "subject.py.pid", [sys.executable, "-m", "posenc", "verify", str(path)]
+    reported, command = tmp_path / "subject.py.pid", [sys.executable, "-m", "posenc", "verify", str(path)]
     parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
-    while not (told.exists() and told.read_text()) and time.monotonic() < until:
+    while not (reported.exists() and reported.read_text()) and time.monotonic() < until:
         time.sleep(0.05)
     parent.send_signal(2)
     _, err = parent.communicate(timeout=30)
     assert parent.returncode == 130
     assert err.count("\n") == 1
     with pytest.raises(ProcessLookupError):  # its own parent has buried it
-        os.kill(int(told.read_text()), 0)
+        os.kill(int(reported.read_text()), 0)
 
 
 def test_text_of_a_long_report_fits_the_width():

@@ -70,14 +70,14 @@ def test_hierarchical_typed() -> None:
     pos = np.array([[0, 1], [1, 3]])  # the first sentence's second token, the second's fourth
     added = additive.hierarchical(pos, d_model=4)
     np.testing.assert_allclose(added, [ROWS[0] + ROWS[1], ROWS[1] + ROWS[3]], rtol=0, atol=1e-10)
-    beside = additive.hierarchical(pos, d_model=8, combine="concat")
-    np.testing.assert_allclose(beside, [[*ROWS[0], *ROWS[1]], [*ROWS[1], *ROWS[3]]], rtol=0, atol=1e-10)
+    joined = additive.hierarchical(pos, d_model=8, combine="concat")
+    np.testing.assert_allclose(joined, [[*ROWS[0], *ROWS[1]], [*ROWS[1], *ROWS[3]]], rtol=0, atol=1e-10)
 
 
 def test_hierarchical_of_other_axes() -> None:
     """Chapter 5, sentence 2, token 1: 5, then 10 in bits, then sines of 1."""
     pos = np.array([[5, 2, 1]])
-    beside = additive.hierarchical(pos, d_model=6, axes=("integer", "binary", "sine"), combine="concat")
-    np.testing.assert_allclose(beside, [[5, 5, 1, 0, 0.8414709848, 0.4794255386]], rtol=0, atol=1e-10)
+    joined = additive.hierarchical(pos, d_model=6, axes=("integer", "binary", "sine"), combine="concat")
+    np.testing.assert_allclose(joined, [[5, 5, 1, 0, 0.8414709848, 0.4794255386]], rtol=0, atol=1e-10)
     added = additive.hierarchical(pos, d_model=2, axes=("integer", "binary", "sine"))
     np.testing.assert_allclose(added, [[6.8414709848, 5.4794255386]], rtol=0, atol=1e-10)

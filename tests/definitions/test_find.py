@@ -58,7 +58,7 @@ def test_no_torch(module: ModuleType) -> None:
 def test_versions_of_a_bias_are_found() -> None:
     for name in versions.BIASES:
         assert definitions.find(name) is versions.BIASES[name]
-    for name in ("alibi@", "alibi@nobody", "@falcon"):
+    for name in ("alibi@", "alibi@unknown", "@falcon"):
         assert definitions.find(name) is None
 
 

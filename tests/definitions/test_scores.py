@@ -260,5 +260,5 @@ def test_dape_without_a_bias_or_a_network() -> None:
     seen = np.ones((1, 2), dtype=bool)
     idle: dict[str, Any] = dape_weights() | {"w2": np.zeros((2, 2)), "b2": np.zeros(2)}
     np.testing.assert_array_equal(dape(a, np.zeros((2, 1, 1)), seen, **idle), a)
-    beside: Array = np.array([[[5.0]], [[6.0]]])
-    np.testing.assert_array_equal(dape(a, beside, seen, **idle), a + beside)
+    joined: Array = np.array([[[5.0]], [[6.0]]])
+    np.testing.assert_array_equal(dape(a, joined, seen, **idle), a + joined)

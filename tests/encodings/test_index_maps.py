@@ -276,8 +276,8 @@ def test_passes_are_found_within_other_encodings() -> None:
     backend, sines = PiecewisePasses(), posenc.Sinusoidal(d_model=16)
     alone = backend.run(call(LONG[0]))
     with torch.no_grad():
-        told = backend.memory(call(LONG[0]))
-    assert told == 4 * (2 * (2 * 4 + 2 * 2) + 2 * 2) * 300 * 4 + 4 * 2 * 4 * 256 * 256
+        reported = backend.memory(call(LONG[0]))
+    assert reported == 4 * (2 * (2 * 4 + 2 * 2) + 2 * 2) * 300 * 4 + 4 * 2 * 4 * 256 * 256
     assert backend.memory(call(posenc.NoPE())) == 0
     for around in (Compose(sines, LONG[0]), posenc.Mapped(LONG[0], lambda pos: pos + 7)):
         assert backend.rejects(call(around)) is None

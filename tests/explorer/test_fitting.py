@@ -1,4 +1,4 @@
-"""Which pictures an encoding has: told without running it, and the same as trying."""
+"""Which pictures an encoding has: reported without running it, and the same as trying."""
 
 import subprocess
 import sys
@@ -35,20 +35,20 @@ def tried(ask):
 
 
 def check(encoding):
-    """Hold what is told against what a measurement answers; returns for how many pictures nothing is told."""
+    """Hold what is reported against what a measurement answers; returns for how many pictures nothing is reported."""
     silent = 0
     for view in views.VIEWS.values():
         if view.suits is None:
             continue
-        told = view.suits(encoding)
-        silent += told is None
-        assert told in (None, view.refuses(encoding) is None), (encoding, view.id)
+        reported = view.suits(encoding)
+        silent += reported is None
+        assert reported in (None, view.refuses(encoding) is None), (encoding, view.id)
         assert view.fits(encoding) == (view.lacks(encoding) is None)
-    for told, ask in (
+    for reported, ask in (
         (fitting.has_bias_curve(encoding), lambda: measure.bias_curve(encoding, [0])),
         (fitting.maps_distances(encoding), lambda: measure.effective_distance(encoding, 1)),
     ):
-        assert told in (None, tried(ask))
+        assert reported in (None, tried(ask))
     return silent
 
 

@@ -161,8 +161,8 @@ def study(tmp_path: Path) -> Iterator[Path]:
 
 
 def write_run(path: Path, text: dict[str, object] | None = None, **config: object) -> None:
-    told = {"symbols": SYMBOLS.hex()} if text is None else text
-    run = {"schema": 2, "config": CONFIG.as_dict() | {"steps": 1} | config, "text": told}
+    reported = {"symbols": SYMBOLS.hex()} if text is None else text
+    run = {"schema": 2, "config": CONFIG.as_dict() | {"steps": 1} | config, "text": reported}
     (path / "run.json").write_text(json.dumps(run))
 
 

@@ -168,8 +168,8 @@ def test_a_cell_explains_its_value(tab):
     tab.page.locator(".heat").click(position={"x": 70, "y": 200})
     tab.page.wait_for_selector(".cell .result")
     shown = float(tab.page.locator(".readout .value").inner_text().split()[1].replace("−", "-"))
-    told = float(tab.page.locator(".cell .result").inner_text().removeprefix("=").strip().replace("−", "-"))
-    assert told == pytest.approx(shown, abs=1e-3)
+    reported = float(tab.page.locator(".cell .result").inner_text().removeprefix("=").strip().replace("−", "-"))
+    assert reported == pytest.approx(shown, abs=1e-3)
     assert tab.page.locator(".cell li").count() >= 3
     assert "at=" in tab.page.url
     tab.page.reload()

@@ -258,7 +258,7 @@ def test_the_same_bytes_again_and_stale_files_go(tmp_path):
 NOTHING = [
     ({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_positions": 128}, "positions enter by a learned table"),
     ({"model_type": "mamba", "num_hidden_layers": 2}, "no encoding"),
-    ({"model_type": "nobody"}, "model_type must be one of"),
+    ({"model_type": "unknown"}, "model_type must be one of"),
     ("no-such-model", "no known model has this name"),
     ({"model_type": "llama", "head_dim": 6, "rope_theta": "x"}, "rope_theta must be a number"),
 ]

@@ -46,11 +46,11 @@ def test_the_manifest_says_what_is_in_the_file(written, manifest, name):
     assert hashlib.sha256((written / found["file"]).read_bytes()).hexdigest() == found["sha256"]
     assert (found["family"], found["formula"]) == (card.family, card.formula)
     assert len(found["cases"]) == 1 + len(card.variants)
-    tensors, told = load_file(written / found["file"]), {}
+    tensors, reported = load_file(written / found["file"]), {}
     for case in found["cases"]:
         assert case["law"]
         for one in case["tensors"]:
-            told[one["name"]] = (tuple(one["shape"]), one["dtype"])
+            reported[one["name"]] = (tuple(one["shape"]), one["dtype"])
             assert one["meaning"]
             assert one["name"].split(".")[:2] == [str(case["case"]), one["role"]]
         roles = {one["role"] for one in case["tensors"]}
@@ -59,7 +59,7 @@ def test_the_manifest_says_what_is_in_the_file(written, manifest, name):
         )
         for key, at in case["positions"].items():
             assert tensors[f"{case['case']}.input.{key}"].tolist() == at
-    assert told == {key: (t.shape, str(t.dtype)) for key, t in tensors.items()}
+    assert reported == {key: (t.shape, str(t.dtype)) for key, t in tensors.items()}
     assert all(np.isfinite(t).all() for t in tensors.values())
 
 

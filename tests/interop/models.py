@@ -10,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 transformers.logging.set_verbosity_error()
 
-LENGTH = 11  # of the text: no number of heads, so that tables and lanes are told apart by it
+LENGTH = 11  # of the text: no number of heads, so that tables and lanes are distinguished by it
 # Sizes, of which a type takes those that it has: grouped heads, and heads wider than their share of the model.
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,

@@ -221,7 +221,7 @@ def test_tensors_of_another_kind_stay_so(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_negative_views(backend: str) -> None:
-    """The imaginary part of a conjugate is a view whose sign is told and not written."""
+    """The imaginary part of a conjugate is a view whose sign is a flag and not in memory."""
     rope, placed = rope_and_places()
     whole = torch.complex(*(normal(2, 4, N, 10, seed=i) for i in range(2))).mT.contiguous().mT
     q = whole.conj().imag

@@ -63,7 +63,7 @@ def test_deberta_buckets_are_those_of_transformers(n_buckets, max_distance):
 @pytest.mark.parametrize("terms", [("c2p", "p2c"), ("c2p",), ("p2c",)])
 @pytest.mark.parametrize("shared", [True, False])
 def test_deberta_is_deberta_v2(terms, shared):
-    """A text longer than the distances that are told apart, so that both ends of the tables serve."""
+    """A text longer than the distances that are distinguished, so that both ends of the tables serve."""
     config = DebertaV2Config(
         hidden_size=24,
         num_attention_heads=3,

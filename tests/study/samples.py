@@ -1,4 +1,4 @@
-"""Made-up study data of the shape that a study saves, with realistic numbers unless told otherwise."""
+"""Made-up study data of the shape that a study saves, with realistic numbers unless given."""
 
 from __future__ import annotations
 

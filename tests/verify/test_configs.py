@@ -94,10 +94,10 @@ def test_what_is_odd_is_told_with_all_its_parts(code):
 def test_codes_are_those_of_inspect(code):
     source = ODD[code][0]
     try:
-        told = {(one["code"], one["key"], one["message"]) for one in inspection.inspect(source)["warnings"]}
+        reported = {(one["code"], one["key"], one["message"]) for one in inspection.inspect(source)["warnings"]}
     except ValueError:  # its frequencies cannot be formed, and this needs none
         return
-    assert {(one.code, one.key, one.message) for one in judge(source).findings} == told
+    assert {(one.code, one.key, one.message) for one in judge(source).findings} == reported
 
 
 REFUSED = {

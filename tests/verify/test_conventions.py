@@ -1,4 +1,4 @@
-"""Conventions: named, read off a signature, told apart by a trial; two that fit are never guessed between."""
+"""Conventions: named, read off a signature, distinguished by a trial; two that fit are never guessed between."""
 
 import math
 from types import SimpleNamespace
@@ -168,9 +168,9 @@ def test_odd_subjects_and_what_the_specification_says(subject, words, fitting):
 )
 def test_two_that_fit_are_both_named(subject, fitting):
     assert infer(subject) == fitting
-    with pytest.raises(ValueError, match="2 conventions fit") as told:
+    with pytest.raises(ValueError, match="2 conventions fit") as reported:
         conventions.only(fitting, subject)
-    assert all(name in str(told.value) for name in fitting)
+    assert all(name in str(reported.value) for name in fitting)
 
 
 @pytest.mark.parametrize("subject", [5, None, [0.5, 0.25], "rope", lambda: 1, lambda a, b, c, d, e, f: a])

@@ -1,4 +1,4 @@
-"""The words of a specification: what others say is translated, what is misspelt refused, what nobody reads told."""
+"""The words of a specification: those of other libraries are translated, misspelt words are refused, and unread ones reported."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ MISSPELT = {
     "a letter more": ({**ROPE, "rotary_dims": 32}, "word 'rotary_dims'. Did you mean 'rotary_dim'"),
     "two words for one": ({**ROPE, "theta": 5e5}, "gives 'base' twice, once as 'theta'"),
     "encoding": ({**ROPE, "encoding": "rpoe"}, "encoding cannot be 'rpoe'. Did you mean 'rope'"),
-    "version": ({"encoding": "alibi@nobody"}, "unknown definition 'alibi@nobody'. Use one of alibi@"),
+    "version": ({"encoding": "alibi@unknown"}, "unknown definition 'alibi@unknown'. Use one of alibi@"),
     "scaling": ({**ROPE, "scaling": "yarnn"}, "scaling cannot be 'yarnn'. Did you mean 'yarn'"),
     "a scaling without parameters": ({**ROPE, "scaling": "ntk_alpha"}, "'ntk_alpha' needs parameters. Give the model"),
     "layout": ({**ROPE, "layout": "neo"}, "layout cannot be 'neo'. Use 'half' or 'interleaved'"),

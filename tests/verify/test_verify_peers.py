@@ -193,8 +193,8 @@ def test_mpts_alibi_is_equivalent():
     assert verify.check(bias, convention="bias_fn", spec=spec).status == "equivalent"
     wide = verify.check(partial(bias, most=16), convention="bias_fn", spec=spec | {"heads": 8})
     assert wide.causes[0].code == "alibi.slopes.bias_max"
-    told = spec | {"heads": 8, "config": {"attn_config": {"alibi_bias_max": 16}}}
-    assert verify.check(partial(bias, most=16), convention="bias_fn", spec=told).status == "equivalent"
+    reported = spec | {"heads": 8, "config": {"attn_config": {"alibi_bias_max": 16}}}
+    assert verify.check(partial(bias, most=16), convention="bias_fn", spec=reported).status == "equivalent"
 
 
 FALCONS = [
@@ -279,8 +279,8 @@ def test_falcons_score_mod_and_slopes():
 
 
 def test_a_version_that_nobody_defined_is_wrong_use():
-    with pytest.raises(ValueError, match="there is no definition 'alibi@nobody'. Use one of alibi@authors"):
-        verify.check(bias_of("bloom"), convention="bias_fn", spec={"encoding": "alibi@nobody"})
+    with pytest.raises(ValueError, match="there is no definition 'alibi@unknown'. Use one of alibi@authors"):
+        verify.check(bias_of("bloom"), convention="bias_fn", spec={"encoding": "alibi@unknown"})
     geometric = {"encoding": "alibi@geometric", "heads": 12}
     report = verify.check(bias_of("bloom"), convention="bias_fn", spec=geometric)
     assert (report.status, report.definitions) == ("fail", ("alibi@geometric",))

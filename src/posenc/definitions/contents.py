@@ -158,7 +158,7 @@ def selective_rope(
     token itself, as torch has it; d_model and rank idle. Results (m, n_kv_heads, head_dim, head_dim), one for q and the
     same for k. Ours: the convolution ends where pos does not rise from one token to the next, where a text begins.
     """
-    turn = np.zeros((len(x), n_kv_heads, head_dim, head_dim))
+    rotation = np.zeros((len(x), n_kv_heads, head_dim, head_dim))
     shares = [np.split(token, n_kv_heads) for token in x]
     read = [w_out @ w_in @ np.concatenate([u / math.sqrt(u @ u + 1e-6) for u in share]) for share in shares]
     total = np.zeros(len(w_out))
@@ -169,6 +169,6 @@ def selective_rope(
         for h, k in np.ndindex(n_kv_heads, head_dim // 2):
             a, b = k, k + head_dim // 2
             angle = base ** (-2 * k / head_dim) * total[h * head_dim // 2 + k]
-            turn[i, h, a, a], turn[i, h, a, b] = math.cos(angle), -math.sin(angle)
-            turn[i, h, b, a], turn[i, h, b, b] = math.sin(angle), math.cos(angle)
-    return turn, turn.copy()
+            rotation[i, h, a, a], rotation[i, h, a, b] = math.cos(angle), -math.sin(angle)
+            rotation[i, h, b, a], rotation[i, h, b, b] = math.sin(angle), math.cos(angle)
+    return rotation, rotation.copy()

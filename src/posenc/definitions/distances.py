@@ -39,8 +39,8 @@ def _scores(q: Array, k: Array, distance: Array, head_dim: int, base: float, pai
     """Return the scaled products of keys and of queries rotated by the distance."""
     out = np.zeros((len(q), *distance.shape))
     for h, i, j in np.ndindex(out.shape):
-        turn, _ = rope(float(distance[i, j]), head_dim=head_dim, base=base, pairing=pairing)
-        out[h, i, j] = (turn @ q[h, i]) @ k[h * len(k) // len(q), j] / math.sqrt(head_dim)
+        rotation, _ = rope(float(distance[i, j]), head_dim=head_dim, base=base, pairing=pairing)
+        out[h, i, j] = (rotation @ q[h, i]) @ k[h * len(k) // len(q), j] / math.sqrt(head_dim)
     return out
 
 

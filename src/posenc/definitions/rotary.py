@@ -43,15 +43,15 @@ def rope(
     """
     width = head_dim if rotary_dim is None else rotary_dim
     start = {"first": 0, "last": head_dim - width}[rotary_side]
-    turn = np.eye(head_dim)
+    rotation = np.eye(head_dim)
     for k in range(width // 2):
         x, y = {"half": (k, k + width // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
         x, y = start + x, start + y
         theta = base ** (-2 * k / width) if inv_freq is None else inv_freq[k]
-        turn[x, x], turn[x, y] = math.cos(p * theta), -math.sin(p * theta)
-        turn[y, x], turn[y, y] = math.sin(p * theta), math.cos(p * theta)
-        turn[[x, y]] *= attention_factor
-    return turn, turn.copy()
+        rotation[x, x], rotation[x, y] = math.cos(p * theta), -math.sin(p * theta)
+        rotation[y, x], rotation[y, y] = math.sin(p * theta), math.cos(p * theta)
+        rotation[[x, y]] *= attention_factor
+    return rotation, rotation.copy()
 
 
 def rope_pp(
@@ -126,13 +126,13 @@ def xpos(
     the origin of the powers, not of the angles, and leaves every score unchanged as long as both sides use the same
     one; it keeps the powers small. pairing "half" departs from the paper as in `rope`.
     """
-    turn, _ = rope(p, head_dim=head_dim, base=base, pairing=pairing)
+    rotation, _ = rope(p, head_dim=head_dim, base=base, pairing=pairing)
     scale = np.zeros(head_dim)
     for k in range(head_dim // 2):
         zeta = (2 * k / head_dim + gamma) / (1 + gamma)
         x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
         scale[x] = scale[y] = zeta ** ((p - centre) / scale_base)
-    return np.diag(scale) @ turn, np.diag(1 / scale) @ turn
+    return np.diag(scale) @ rotation, np.diag(1 / scale) @ rotation
 
 
 def axial_rope(
@@ -153,28 +153,28 @@ def axial_rope(
 
     spectrum "shared" is that: every axis has the same theta. "dealt" is Pixtral's (Agrawal et al. 2024, arXiv
     2410.07073, RoPE-2D, and Hugging Face, pixtral, inv_freq): theta_m = base**(-2m/head_dim), m = 0..
-    head_dim/2 - 1, is that of `rope` over ALL pairs, dealt out to the axes in turn, so no two pairs have the
+    head_dim/2 - 1, is that of `rope` over ALL pairs, dealt out to the axes in rotation, so no two pairs have the
     same: pair k of axis a rotates by p[a] * theta_m, m = a + k * n_axes. The code has only two axes.
 
     p (n_axes,) in positions, fractions and negatives allowed; theta in radians per position; width even;
     inv_freq replaces theta when given, and base is then unused: (width/2,), for every axis, if shared; (head_dim/2,),
     before dealing, if dealt.
     Pairs are numbered j = axis * width/2 + k, the run of axis 0 first, as in the authors' code (the paper's
-    formula deals pairs to the axes in turn; the same up to a permutation). pairing as in `rope`, over all
+    formula deals pairs to the axes in rotation; the same up to a permutation). pairing as in `rope`, over all
     pairs: "half" lanes j, j + head_dim/2, "interleaved" lanes 2j, 2j+1. Departure: the paper's base is 100.
     """
     run = head_dim // n_axes // 2
     at = np.atleast_1d(p)
-    turn = np.eye(head_dim)
+    rotation = np.eye(head_dim)
     for axis in range(n_axes):
         for k in range(run):
             j = axis * run + k
             x, y = {"half": (j, j + head_dim // 2), "interleaved": (2 * j, 2 * j + 1)}[pairing]
             m, n_thetas = {"shared": (k, run), "dealt": (axis + k * n_axes, n_axes * run)}[spectrum]
             theta = base ** (-m / n_thetas) if inv_freq is None else inv_freq[m]
-            turn[x, x], turn[x, y] = math.cos(at[axis] * theta), -math.sin(at[axis] * theta)
-            turn[y, x], turn[y, y] = math.sin(at[axis] * theta), math.cos(at[axis] * theta)
-    return turn, turn.copy()
+            rotation[x, x], rotation[x, y] = math.cos(at[axis] * theta), -math.sin(at[axis] * theta)
+            rotation[y, x], rotation[y, y] = math.sin(at[axis] * theta), math.cos(at[axis] * theta)
+    return rotation, rotation.copy()
 
 
 def mrope(
@@ -220,7 +220,7 @@ def mrope(
     width = head_dim if rotary_dim is None else rotary_dim
     start = {"first": 0, "last": head_dim - width}[rotary_side]
     at = np.atleast_1d(p)
-    turn = np.eye(head_dim)
+    rotation = np.eye(head_dim)
     for k in range(width // 2):
         axis = {
             "blocks": lambda k: sum(k >= sum(sections[: a + 1]) for a in range(n_axes)),
@@ -233,10 +233,10 @@ def mrope(
         x, y = start + x, start + y
         theta = base ** (-2 * k / width) if inv_freq is None else inv_freq[k]
         angle = 0.0 if axis is None else at[axis] * theta
-        turn[x, x], turn[x, y] = math.cos(angle), -math.sin(angle)
-        turn[y, x], turn[y, y] = math.sin(angle), math.cos(angle)
-        turn[[x, y]] *= attention_factor
-    return turn, turn.copy()
+        rotation[x, x], rotation[x, y] = math.cos(angle), -math.sin(angle)
+        rotation[y, x], rotation[y, y] = math.sin(angle), math.cos(angle)
+        rotation[[x, y]] *= attention_factor
+    return rotation, rotation.copy()
 
 
 def mhrope(
@@ -258,11 +258,11 @@ def mhrope(
     p (n_axes,) in positions, n_axes = len(sections), fractions and negatives allowed; sections count heads and add up
     to at most n_kv_heads; pairing as in `rope`. Matrices (n_kv_heads, head_dim, head_dim).
     """
-    turn = np.stack([np.eye(head_dim)] * n_kv_heads)
+    rotation = np.stack([np.eye(head_dim)] * n_kv_heads)
     at = np.repeat(np.atleast_1d(p), sections)  # the coordinate of each head's axis
     for h in range(len(at)):
-        turn[h], _ = rope(at[h], head_dim=head_dim, base=base, pairing=pairing)
-    return turn, turn.copy()
+        rotation[h], _ = rope(at[h], head_dim=head_dim, base=base, pairing=pairing)
+    return rotation, rotation.copy()
 
 
 def query_temperature(

@@ -68,10 +68,10 @@ def mixed_rope(
     of each half of the pairs 10**(-4k/head_dim) times (cos, sin) of a random angle of the head, plus a right angle in
     the second half. Departures: the code's axis 0 is the column; it pairs "interleaved" and gives each layer its own.
     """
-    turn = np.zeros((n_kv_heads, head_dim, head_dim))
+    rotation = np.zeros((n_kv_heads, head_dim, head_dim))
     for h in range(n_kv_heads):
-        turn[h] = rope(1.0, head_dim=head_dim, pairing=pairing, inv_freq=np.atleast_1d(p) @ inv_freq[h])[0]
-    return turn, turn.copy()
+        rotation[h] = rope(1.0, head_dim=head_dim, pairing=pairing, inv_freq=np.atleast_1d(p) @ inv_freq[h])[0]
+    return rotation, rotation.copy()
 
 
 def retnet(
@@ -94,9 +94,9 @@ def retnet(
     the last is 1/base itself, and it divides each row of the decay by the root of its sum. Also omitted: the paper's
     own runs (section 3.1) spread 1 - gamma from 1/32 to 1/512, have no softmax, and normalise every head.
     """
-    turn, _ = rope(p, head_dim=head_dim, base=base, pairing=pairing)
+    rotation, _ = rope(p, head_dim=head_dim, base=base, pairing=pairing)
     power = (1 - 2.0 ** (-5 - np.arange(n_kv_heads))) ** (p - centre)
-    return power[:, None, None] * turn, turn / power[:, None, None]
+    return power[:, None, None] * rotation, rotation / power[:, None, None]
 
 
 def fope(
@@ -124,14 +124,14 @@ def fope(
     """
     theta = base ** (-2 * np.arange(head_dim // 2) / head_dim)
     kept = theta[theta > 2 * math.pi / original_max_len]
-    turn = np.stack([np.eye(head_dim)] * n_kv_heads)
+    rotation = np.stack([np.eye(head_dim)] * n_kv_heads)
     for h in range(n_kv_heads):
         c, s = np.cos(p * kept) @ cos_mix[h], np.sin(p * kept) @ sin_mix[h]
         for k in range(len(kept)):
             x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
-            turn[h, x, x], turn[h, x, y] = c[k], -s[k]
-            turn[h, y, x], turn[h, y, y] = s[k], c[k]
-    return turn, turn.copy()
+            rotation[h, x, x], rotation[h, x, y] = c[k], -s[k]
+            rotation[h, y, x], rotation[h, y, y] = s[k], c[k]
+    return rotation, rotation.copy()
 
 
 def pope(
@@ -194,16 +194,16 @@ def grape_m(
     Departures: the paper's L(a, b) = a b^T - b a^T rotates b towards a, so its own form of RoPE, like the authors'
     code, rotates CLOCKWISE; here a = v, b = u. The code has only the coordinate planes (`stretched_rope`).
     """
-    turn = np.stack([np.eye(head_dim)] * n_kv_heads)
+    rotation = np.stack([np.eye(head_dim)] * n_kv_heads)
     for h in range(n_kv_heads):
         frame = np.zeros((0, head_dim))
         for column in planes[h].T:
             rest = column - (frame @ column) @ frame
             frame = np.vstack([frame, rest / np.linalg.norm(rest)])
         u, v, angle = frame[::2], frame[1::2], p * np.exp(log_freq[h])[:, None]  # L^2 = -(u u^T + v v^T)
-        turn[h] += v.T @ (np.sin(angle) * u) - u.T @ (np.sin(angle) * v)
-        turn[h] -= u.T @ ((1 - np.cos(angle)) * u) + v.T @ ((1 - np.cos(angle)) * v)
-    return turn, turn.copy()
+        rotation[h] += v.T @ (np.sin(angle) * u) - u.T @ (np.sin(angle) * v)
+        rotation[h] -= u.T @ ((1 - np.cos(angle)) * u) + v.T @ ((1 - np.cos(angle)) * v)
+    return rotation, rotation.copy()
 
 
 def liere(
@@ -220,15 +220,15 @@ def liere(
     init_std are unused. Departures of the authors' code (StanfordMIMI/LieRE, models/rope_vit.py): positions are
     fractions of the trained image's sides, entries start uniform in [0, 2 pi), and heads and layers may have their own.
     """
-    turn = np.zeros((head_dim, head_dim))
+    rotation = np.zeros((head_dim, head_dim))
     for b in range(head_dim // block):
         upper = np.zeros((block, block))
         upper[np.triu_indices(block, 1)] = np.atleast_1d(p) @ skew[:, b]
         # 1j (U - U^T) is Hermitian: V diag(w) V^H; so exp(U - U^T) = V diag(exp(-1j w)) V^H, which is real
         w, vectors = np.linalg.eigh(1j * (upper - upper.T))
         lanes = slice(b * block, (b + 1) * block)
-        turn[lanes, lanes] = ((vectors * np.exp(-1j * w)) @ vectors.conj().T).real
-    return turn, turn.copy()
+        rotation[lanes, lanes] = ((vectors * np.exp(-1j * w)) @ vectors.conj().T).real
+    return rotation, rotation.copy()
 
 
 def dynamic_ntk(

@@ -97,7 +97,7 @@ class CameraTransform(Budgeted):
         camera, patch, n = pos[..., 0], pos[..., 1:], around.shape[-3]
         positions.check_range(camera, n, self.name, f"axis 0 numbers the camera, of {n}")
         self._afford(camera.numel() * (32 + self.head_dim // 2) * dtype.itemsize)
-        camera = camera.where(camera >= 0, n)  # where nobody may look, it meets the look-up's own check
+        camera = camera.where(camera >= 0, n)  # under a compiler the look-up itself checks it
         if around.ndim == 4:
             matrix, inverse = around[:, camera].unbind(0)
         elif camera.ndim == 2 and camera.shape[0] == around.shape[1]:

@@ -118,14 +118,14 @@ def _of_json(data: bytes, name: str) -> tuple[Array, str] | None:
 
 
 def _of_safetensors(data: bytes, name: str) -> tuple[Array, str] | None:
-    told = next((one for key, one in deserialize(data) if key == name), None)
-    if told is None:
+    record = next((one for key, one in deserialize(data) if key == name), None)
+    if record is None:
         return None
-    dtype = _DTYPES[told["dtype"]]
+    dtype = _DTYPES[record["dtype"]]
     if dtype != "bfloat16":
-        return np.frombuffer(told["data"], dtype=dtype).reshape(told["shape"]), dtype
-    bits = np.frombuffer(told["data"], dtype=np.uint16).astype(np.uint32) << 16
-    return bits.view(np.float32).reshape(told["shape"]), dtype
+        return np.frombuffer(record["data"], dtype=dtype).reshape(record["shape"]), dtype
+    bits = np.frombuffer(record["data"], dtype=np.uint16).astype(np.uint32) << 16
+    return bits.view(np.float32).reshape(record["shape"]), dtype
 
 
 def made_before(out: Path) -> set[str]:
