@@ -1,4 +1,4 @@
-"""The words of a specification: those of other libraries are translated, misspelt words are refused, and unread ones reported."""
+"""The words of a specification: those of other libraries are translated, misspelt and unread ones are reported."""
 
 import re
 from pathlib import Path
