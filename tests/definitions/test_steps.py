@@ -26,13 +26,13 @@ def test_a_rotation_is_written_as_a_person_would_compute_it() -> None:
     found = lines(rotary.rope, (7, 3), 37.0, head_dim=8)
     assert found[-2:] == [
         "theta = base^(-2 · k / width) = 10,000^(-2 · 3 / 8) = 0.001",
-        f"turn[y, x] = sin(p · theta) = sin(37 · 0.001) = {math.sin(0.037):.7g}",
+        f"rotation[y, x] = sin(p · theta) = sin(37 · 0.001) = {math.sin(0.037):.7g}",
     ]
 
 
 def test_a_lane_that_does_not_rotate_is_that_of_the_identity() -> None:
-    assert lines(rotary.rope, (7, 7), 37.0, head_dim=8, rotary_dim=4) == ["turn = eye(head_dim) = eye(8) = 1"]
-    assert lines(rotary.rope, (7, 3), 37.0, head_dim=8, rotary_dim=4) == ["turn = eye(head_dim) = eye(8) = 0"]
+    assert lines(rotary.rope, (7, 7), 37.0, head_dim=8, rotary_dim=4) == ["rotation = eye(head_dim) = eye(8) = 1"]
+    assert lines(rotary.rope, (7, 3), 37.0, head_dim=8, rotary_dim=4) == ["rotation = eye(head_dim) = eye(8) = 0"]
 
 
 def test_what_a_definition_calls_is_followed() -> None:
