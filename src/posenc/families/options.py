@@ -159,19 +159,28 @@ class ReadsTokens(Encoding):
 
         Raises:
             TypeError: There are no tokens.
-            ValueError: The tokens' shape does not match the positions and d_model.
+            ValueError: The tokens' shape does not match the positions and d_model, or the batches of tokens, positions
+                and `past` differ.
         """
         pos = self._check(pos, dtype)
-        if x is None:
+        if not isinstance(x, Tensor):
             raise TypeError(
-                f"{self.name}: reads the tokens, so positions are not enough; got x=None. Pass place(pos, x), where x "
-                "is the input of the attention layer."
+                f"{self.name}: reads the tokens, so positions are not enough; got x={short(x)}. Pass place(pos, x), "
+                "where x is the tensor that enters the attention layer."
             )
         if x.ndim != 3 or x.shape[-1] != self.d_model or x.shape[1] != pos.shape[-1]:
             raise ValueError(
                 f"{self.name}: x must be (batch, seq_len={pos.shape[-1]}, d_model={self.d_model}), to match the "
                 f"positions and weights; got {tuple(x.shape)}."
             )
-        batch = torch.broadcast_shapes(x.shape[:2], pos.shape)
-        pos = pos.expand(batch)
-        return Placed(pos, self.parts(pos, x.expand(*batch, -1), past, dtype))
+        rows = {"x": x.shape[:1], "pos": pos.shape[:-1], "past": () if past is None else past.pos.shape[:-1]}
+        try:
+            batch = torch.broadcast_shapes(*rows.values())
+        except RuntimeError:
+            given = " and ".join(f"{n[0]} of {what}" for what, n in rows.items() if n)
+            raise ValueError(
+                f"{self.name}: tokens, positions and past must have one batch, or one row for all; got rows: {given}. "
+                "Place the rows of one batch together."
+            ) from None
+        pos = pos.expand(*batch, -1)
+        return Placed(pos, self.parts(pos, x.expand(*batch, -1, -1), past, dtype))
