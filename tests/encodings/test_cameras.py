@@ -245,14 +245,21 @@ def test_what_a_host_knows_is_enough_and_cameras_are_named_where_they_are_missin
 
 
 SINGULAR = torch.zeros(1, 4, 4)
+RANK_THREE = (normal(4, 3, seed=6) @ normal(3, 4, seed=7))[None]
 WRONG: dict[str, tuple[Any, type[Exception], str, str]] = {
     "no numbers": ("here", TypeError, "viewmats must be 4 x 4 matrices", "got 'here'"),
+    "text": ([[["1.0"] * 4] * 4], TypeError, "viewmats must be 4 x 4 matrices of real numbers", "got list of 1"),
+    "complex": (VIEWS * 1j, TypeError, "viewmats must be 4 x 4 matrices of real numbers", "got tensor("),
+    "a complex array": (VIEWS.numpy() * 1j, TypeError, "viewmats must be 4 x 4 matrices of real numbers", "got array("),
+    "shapes that differ": ([torch.eye(4), torch.eye(3)], TypeError, "viewmats must be 4 x 4 matrices", "got list of 2"),
+    "a spiral of none": (("spiral", -1), ValueError, "spiral: n must be at least 1", "got -1"),
     "ragged": ([[1.0], [1.0, 2.0]], TypeError, "viewmats must be 4 x 4 matrices", "got list"),
     "one matrix": (torch.eye(4), ValueError, "(n_cameras, 4, 4) or (scenes, n_cameras, 4, 4)", "got (4, 4)"),
     "three rows": (torch.zeros(2, 3, 4), ValueError, "viewmats must be (n_cameras, 4, 4)", "got (2, 3, 4)"),
     "none": (torch.zeros(0, 4, 4), ValueError, "viewmats must be (n_cameras, 4, 4)", "got (0, 4, 4)"),
     "infinite": (VIEWS * torch.inf, ValueError, "viewmats must be finite", "got infinite ones or NaN"),
     "singular": (torch.cat((VIEWS, SINGULAR)), ValueError, "cameras must have inverses", "got 1 that have none"),
+    "singular but for rounding": (RANK_THREE, ValueError, "cameras must have inverses", "got 1 that have none"),
 }
 
 
@@ -260,8 +267,42 @@ WRONG: dict[str, tuple[Any, type[Exception], str, str]] = {
 @pytest.mark.parametrize("name", NAMES)
 def test_wrong_cameras_are_refused(name: str, what: str) -> None:
     views, kind, *words = WRONG[what]
-    with refuses(kind, type(made(name)).__name__, *words):
+    who = () if words[0].startswith("spiral") else (type(made(name)).__name__,)
+    with refuses(kind, *who, *words):
         made(name, views)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cameras_come_in_any_container_and_kind_of_real_numbers(name: str) -> None:
+    x = normal(1, 1, 4, 8)
+    whole = VIEWS.round()
+    wanted = made(name, whole).rotate_k(x, made(name, whole).place(POS))
+    learned = [view.clone().requires_grad_() for view in whole]
+    for views in (list(whole), tuple(whole), learned, whole.long(), whole.half(), whole.tolist(), list(whole.numpy())):
+        encoding = made(name, views)
+        assert torch.equal(encoding.rotate_k(x, encoding.place(POS)), wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cameras_far_away_have_inverses(name: str) -> None:
+    """Condition numbers of 10^16: what refuses matrices that rounding alone makes regular must not refuse these."""
+    far = VIEWS.clone()
+    far[:, :3, 3] += 1e8
+    inverse = made(name, far)._around.table[1] @ made(name, far)._around.table[0]
+    torch.testing.assert_close(inverse, torch.eye(4, dtype=torch.float64).expand(5, 4, 4), rtol=0, atol=1e-6)
+
+
+def test_other_cameras_keep_the_lens_of_the_constructor() -> None:
+    lens = INTRINSICS.table
+    prope = posenc.PRoPE(head_dim=8, image_size=(240, 320), intrinsics=lens)
+    x = normal(1, 1, 4, 8)
+    for kept, given in (
+        (prope.on(VIEWS), made("prope")),
+        (prope.on(VIEWS, 2 * lens).on(VIEWS), prope.on(VIEWS, 2 * lens)),
+    ):
+        assert torch.equal(kept.rotate_k(x, kept.place(POS)), given.rotate_k(x, given.place(POS)))
+    with refuses(ValueError, "got (5, 3, 3) for viewmats of (2, 4, 4). Pass both for the same cameras"):
+        prope.on(VIEWS, lens.expand(5, 3, 3)).on(VIEWS[:2])
 
 
 def test_wrong_lenses_are_refused() -> None:

@@ -44,28 +44,27 @@ from posenc.registry import register
 class GTA(CameraTransform):
     """Bring queries, keys and values from the frames of their cameras to the world, and outputs to the query's frame.
 
-    A position is (camera, row, column), and `on(viewmats)` gives the cameras: it returns a twin. Scores and outputs
-    depend on relative poses only, so that the frame of the world is free. Half of the head dimensions see the pose,
-    the other half rotates by the patch. The authors multiply translations by a learned number, 0.01 at the start; here
-    they enter as they are. The paper's rotations of spheres (SO(3)) are left out. Source: Miyato 2023 and the authors'
-    code.
+    A position is (camera, row, column), and `on(viewmats)` returns a copy with these cameras. Scores and outputs depend
+    on relative poses only, so that the frame of the world is free. Poses transform half of the head dimensions; patches
+    rotate the other half. The authors multiply translations by a learned number, 0.01 at the start; here they are used
+    as given. The paper's rotations of spheres (SO(3)) are left out. Source: Miyato 2023 and the authors' code.
 
-    Distances from the origin of the world cancel between two cameras to the precision of q and k only. Of cameras 1,000
-    from it and 2 from each other, outputs are off by 3e-4 of the largest in float32, and are lost in bfloat16; with the
-    first camera's frame for the world, views @ views[:1].inverse() in float64, by 1e-6 and 5e-3. Divide translations by
-    the size of the scene.
+    Distances from the origin of the world cancel between two cameras to the precision of q and k only. For cameras
+    1,000 from it and 2 from each other, the error of outputs is 3e-4 of the largest in float32, and in bfloat16 nothing
+    is left of them; with the first camera's frame as that of the world, views @ views[:1].inverse() in float64, it is
+    1e-6 and 5e-3. Divide translations by the size of the scene.
 
     Args:
         head_dim: Width of one head; a multiple of 8.
         size: Rows and columns of an image in patches, over which the fastest pair rotates once.
-        viewmats: From the world to each camera, (n_cameras, 4, 4), or (scenes, n_cameras, 4, 4) for a batch of scenes,
-            whose positions are (scenes, seq_len, 3); no gradient reaches them. ("spiral", n) for those of `spiral(n)`;
-            None leaves them to `on`.
+        viewmats: Matrices from the world to each camera, (n_cameras, 4, 4), or (scenes, n_cameras, 4, 4) for a batch of
+            scenes, whose positions are (scenes, seq_len, 3). They get no gradient. ("spiral", n) for those of
+            `spiral(n)`; None if `on` sets them.
 
     Raises:
         ValueError: A head_dim that is no multiple of 8, a size below 1, matrices of another shape or without an
-            inverse, a camera that is not there, or placing without cameras.
-        TypeError: Matrices that are no numbers, or positions that are not integers.
+            inverse, a position of a camera that is not there, or placing without cameras.
+        TypeError: Matrices that are not real numbers, or positions that are not integers.
 
     >>> gta = GTA(head_dim=8, size=(2, 2)).on([[[1, 0, 0, 5], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]])
     >>> k = torch.tensor([7.0, 2.0, 3.0, 1.0, 1.0, 0.0, 1.0, 0.0]).view(1, 1, 1, 8)  # a point, and two pairs
@@ -82,7 +81,11 @@ class GTA(CameraTransform):
         """Return the encoding of the cameras of one scene, or of a batch of scenes.
 
         Args:
-            viewmats: From the world to each camera, (n_cameras, 4, 4) or (scenes, n_cameras, 4, 4).
+            viewmats: Matrices from the world to each camera, (n_cameras, 4, 4) or (scenes, n_cameras, 4, 4).
+
+        Raises:
+            ValueError: As for the class.
+            TypeError: As for the class.
         """
         twin = copy.copy(self)
         twin._keep(viewmats)

@@ -49,27 +49,27 @@ from posenc.registry import register
 class PRoPE(CameraTransform):
     """Bring queries, keys and values from the images of their cameras to the world, and outputs to the query's image.
 
-    A position is (camera, row, column), and `on(viewmats, intrinsics)` gives the cameras: it returns a twin. Scores
-    and outputs depend on relative projections only, so that the frame of the world is free. Half of the head dimensions
-    see the camera, the other half rotates by the patch: clockwise for q and k, as the paper's formula and the authors'
-    code have it. Without intrinsics it is the paper's form of `GTA`. Precision hangs on where the origin of the world
-    lies, as in `GTA`: take the first camera's frame for it, and divide translations by the size of the scene. Source:
-    Li 2025 and the authors' code.
+    A position is (camera, row, column), and `on(viewmats, intrinsics)` returns a copy with these cameras. Scores and
+    outputs depend on relative projections only, so that the frame of the world is free. Cameras transform half of the
+    head dimensions; patches rotate the other half, clockwise for q and k, as in the paper's formula and the authors'
+    code. Without intrinsics it is the paper's form of `GTA`. As in `GTA`, precision depends on the origin of the world:
+    use the first camera's frame as that of the world, and divide translations by the size of the scene. Source: Li 2025
+    and the authors' code.
 
     Args:
         head_dim: Width of one head; a multiple of 8.
-        base: Of the frequencies of rows and columns; 100.
-        viewmats: From the world to each camera, (n_cameras, 4, 4), or (scenes, n_cameras, 4, 4) for a batch of scenes,
-            whose positions are (scenes, seq_len, 3); no gradient reaches them. ("spiral", n) for those of `spiral(n)`;
-            None leaves them to `on`.
-        intrinsics: From each camera to its image in pixels, (n_cameras, 3, 3), (scenes, n_cameras, 3, 3), or (3, 3) for
-            all; None sees the pose only.
-        image_size: Height and width of the image in pixels, by which intrinsics are divided.
+        base: Base of the frequencies of rows and columns.
+        viewmats: Matrices from the world to each camera, (n_cameras, 4, 4), or (scenes, n_cameras, 4, 4) for a batch of
+            scenes, whose positions are (scenes, seq_len, 3). They get no gradient. ("spiral", n) for those of
+            `spiral(n)`; None if `on` sets them.
+        intrinsics: Matrices from each camera to its image in pixels, (n_cameras, 3, 3), (scenes, n_cameras, 3, 3), or
+            (3, 3) for all; None for poses only.
+        image_size: Rows and columns (height and width) of the image in pixels, by which intrinsics are divided.
 
     Raises:
         ValueError: A head_dim that is no multiple of 8, matrices of another shape or without an inverse, intrinsics
-            without image_size, a camera that is not there, or placing without cameras.
-        TypeError: Matrices that are no numbers, or positions that are not integers.
+            without image_size, a position of a camera that is not there, or placing without cameras.
+        TypeError: Matrices that are not real numbers, or positions that are not integers.
 
     >>> prope = PRoPE(head_dim=8, image_size=(2, 4))
     >>> one = prope.on(torch.eye(4)[None], [[8.0, 0.0, 2.0], [0.0, 8.0, 1.0], [0.0, 0.0, 1.0]])
@@ -99,12 +99,16 @@ class PRoPE(CameraTransform):
         """Return the encoding of the cameras of one scene, or of a batch of scenes.
 
         Args:
-            viewmats: From the world to each camera, (n_cameras, 4, 4) or (scenes, n_cameras, 4, 4).
-            intrinsics: From each camera to its image in pixels, (3, 3) for all or (.., n_cameras, 3, 3); None sees the
-                poses only.
+            viewmats: Matrices from the world to each camera, (n_cameras, 4, 4) or (scenes, n_cameras, 4, 4).
+            intrinsics: Matrices from each camera to its image in pixels, (3, 3) for all or (.., n_cameras, 3, 3); None
+                keeps those of this encoding.
+
+        Raises:
+            ValueError: As for the class.
+            TypeError: As for the class.
         """
         twin = copy.copy(self)
-        twin._look_at(viewmats, intrinsics)
+        twin._look_at(viewmats, self.intrinsics if intrinsics is None else intrinsics)
         return twin
 
     def matrices(self, viewmats: Float64[Tensor, "*scenes n_cameras 4 4"]) -> Float64[Tensor, "*scenes n_cameras 4 4"]:

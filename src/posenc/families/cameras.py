@@ -1,4 +1,4 @@
-"""What transforms queries, keys, values and outputs by the camera of each token and by its patch."""
+"""Encodings that transform queries, keys, values and outputs by the camera and the patch of each token."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +16,7 @@ from posenc.families.numbers import no_autocast
 from posenc.families.options import Budgeted
 from posenc.families.tables import Matrices, Table
 
+_ROUNDING = 1e-3  # of a matrix times its inverse; where there is none, rounding leaves a number near 1
 Views = Matrices | Tensor | np.ndarray | Sequence[Any]
 
 
@@ -24,9 +25,14 @@ def spiral(n: int) -> Matrices:
 
     Their x points right, y down and z forward, as in OpenCV, and they are 1.5 to 2.5 from the origin.
 
+    Raises:
+        ValueError: n is below 1.
+
     >>> (np.array(spiral(2))[0] + 0.0).round(3).tolist()  # from (2.5, 0, 0), with z of the world up
     [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, -1.0, 0.0], [-1.0, 0.0, 0.0, 2.5], [0.0, 0.0, 0.0, 1.0]]
     """
+    if n < 1:
+        raise ValueError(f"spiral: n must be at least 1, because an encoding needs a camera; got {n}.")
     at = np.arange(n)
     longitude, latitude, distance = 0.3 * at, np.sin(0.05 * at), 2 + 0.5 * np.cos(0.7 * at)
     forward = -np.stack([*(np.cos(latitude) * f(longitude) for f in (np.cos, np.sin)), np.sin(latitude)], -1)
@@ -38,7 +44,7 @@ def spiral(n: int) -> Matrices:
 
 
 class CameraTransform(Budgeted):
-    """An encoding whose tokens belong to cameras; its author gives frequencies of the patch, and calls `_keep`.
+    """An encoding whose tokens belong to cameras; its author writes `patch_frequencies()` and calls `_keep`.
 
     With D the block diagonal of copies of the token's camera, 4 x 4 over half of the head dimensions, and of rotations
     by its patch over the other half: out = D Attn(Dᵀ q, D⁻¹ k, D⁻¹ v). A position is (camera, row, column).
@@ -47,7 +53,7 @@ class CameraTransform(Budgeted):
         head_dim: Width of one head; a multiple of 8.
 
     Raises:
-        ValueError: It is none.
+        ValueError: head_dim is not a multiple of 8.
     """
 
     family = "rotary"
@@ -78,15 +84,15 @@ class CameraTransform(Budgeted):
         raise NotImplementedError(f"{self.name} must define patch_frequencies().")
 
     def matrices(self, viewmats: Float64[Tensor, "*scenes n_cameras 4 4"]) -> Float64[Tensor, "*scenes n_cameras 4 4"]:
-        """Return what cameras make of the world, given its matrices in their frames."""
+        """Return the matrices that transform tokens, from world-to-camera matrices; by default the same."""
         return viewmats
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the matrix of each token's camera, its inverse, and the cosines and sines of its patch.
 
         Raises:
-            ValueError: There are no cameras, none of a number, or no row of positions for each scene; or the tables
-                would take more than `table_budget` bytes.
+            ValueError: No cameras are set, a position has the number of none, scenes have no row of positions each, or
+                the tables would take more than `table_budget` bytes.
         """
         if self._around is None:
             raise ValueError(
@@ -165,10 +171,11 @@ class CameraTransform(Budgeted):
         if self.viewmats is None:
             return
         seen = self.matrices(self.viewmats.table)
-        inverse, wrong = torch.linalg.inv_ex(seen)
-        if positions.may_look(wrong) and bool(wrong.any()):
+        inverse, _ = torch.linalg.inv_ex(seen)
+        off = (seen @ inverse - torch.eye(4, dtype=seen.dtype, device=seen.device)).abs().amax((-2, -1))
+        if positions.may_look(off) and not bool((off < _ROUNDING).all()):  # NaN is no inverse either
             raise ValueError(
-                f"{self.name}: the matrices of cameras must have inverses; got {int(wrong.count_nonzero())} that have "
-                "none. Check viewmats and intrinsics."
+                f"{self.name}: the matrices of cameras must have inverses; got {int((~(off < _ROUNDING)).sum())} that "
+                "have none. Check viewmats and intrinsics."
             )
         self._around = Table(torch.stack((seen, inverse)))

@@ -52,14 +52,14 @@ class Matrices(Table):
             dims: How many dimensions there may be.
 
         Raises:
-            TypeError: They are no numbers.
+            TypeError: They are not real numbers.
             ValueError: They have another shape, or are not finite.
         """
         if given is None:
             return None
         kept = given.table if isinstance(given, Matrices) else _numbers(given)
         if kept is None:
-            raise TypeError(f"{who}: {option} must be {size} x {size} matrices; got {short(given)}.")
+            raise TypeError(f"{who}: {option} must be {size} x {size} matrices of real numbers; got {short(given)}.")
         if kept.ndim not in dims or kept.shape[-2:] != (size, size) or not kept.numel():
             shapes = " or ".join(f"({_COUNTED[n]}{size}, {size})" for n in dims)
             raise ValueError(f"{who}: {option} must be {shapes}; got {tuple(kept.shape)}.")
@@ -72,9 +72,18 @@ _COUNTED = {2: "", 3: "n_cameras, ", 4: "scenes, n_cameras, "}
 
 
 def _numbers(given: Any) -> Tensor | None:
-    """Return numbers in float64, on the CPU where their device has none; None of what holds no numbers."""
-    try:
-        kept = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype=np.float64))
-    except (TypeError, ValueError):
+    """Return real numbers in float64, on the CPU where their device has none; None if these are not real numbers."""
+    if isinstance(given, (list, tuple)) and given and all(isinstance(each, Tensor) for each in given):
+        given = torch.stack(tuple(given)) if len({each.shape for each in given}) == 1 else None
+    kept = given if isinstance(given, Tensor) else _from_array(given)
+    if kept is None or kept.is_complex():
         return None
     return (kept if positions.has_float64(kept.device) else kept.cpu()).detach().double()
+
+
+def _from_array(given: Any) -> Tensor | None:
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError):  # lists of different lengths, or of tensors that numpy cannot read
+        return None
+    return torch.from_numpy(array.astype(np.float64)) if array.dtype.kind in "biuf" else None
