@@ -48,15 +48,15 @@ _EPS = 2.0**-23  # added to the mean square, as torch does by default in float32
 class GRAPEAP(ReadsTokens, ScoreMap):
     """Subtract a toll for each token from key to query, which the query and that token set.
 
-    Additive GRAPE pays the same for each position between; here the toll is a potential of the edge from query i to
-    token t, -m·log σ(p_i·R_t p̂_t / P), which is above 0. FoX is the case in which it depends on the token only. The
-    tolls of a row are those of its query, so that no cache of sums serves the next one: whole rows are formed. Tokens
-    are summed in the order of their positions, and those that are masked cost nothing: a key pays for all keys that
-    may be seen at later positions, where the paper is causal. A token is rotated by its own position, not by its
-    distance, so that scores change where all positions move. A token that is not finite counts as zero. Source: Zhang
-    2025, section 5; σ for its link, slopes for its α and no norm of p_i are the authors' code's (GRAPE,
-    llama-mha-grape-ap-v1). That code rotates clockwise, which is this with the halves of each head's rows of `weight`
-    in each other's place; its options that take q, k or v for p are not here.
+    Additive GRAPE has the same penalty for each position between; here the toll is a potential of the edge from query i
+    to token t, -m·log σ(p_i·R_t p̂_t / P), which is above 0. FoX is the case in which it depends on the token only. The
+    tolls of a row are those of its query, so a cache of sums does not serve the next query: whole rows are formed.
+    Tokens are summed in the order of their positions, and masked tokens cost nothing: a key pays for all keys that may
+    be seen at later positions, where the paper is causal. A token is rotated by its own position, not by its distance,
+    so that scores change where all positions move. A token that is not finite counts as zero. Source: Zhang 2025,
+    section 5. Its link σ, its slopes in place of α and p_i without a norm are those of the authors' code (GRAPE,
+    llama-mha-grape-ap-v1). That code rotates clockwise, which is the same as swapping the halves of each head's rows of
+    `weight`; its options that use q, k or v as p are left out.
 
     Args:
         d_model: Width of the tokens that are read: the input of the attention layer.
@@ -92,7 +92,7 @@ class GRAPEAP(ReadsTokens, ScoreMap):
         with no_autocast(x.device):
             p = (x @ self.weight.to(dtype).T).unflatten(-1, (self.n_heads, self.p_dim))
         unit = F.rms_norm(p, (self.p_dim,), eps=_EPS)
-        cos, sin = tabulate(pos, torch.ones(1, self.p_dim // 2, dtype=torch.float64), dtype=dtype)
+        cos, sin = tabulate(pos, torch.ones(1, self.p_dim // 2, dtype=torch.float64, device="cpu"), dtype=dtype)
         rotated = rotate(unit.transpose(1, 2), cos.unsqueeze(1), sin.unsqueeze(1), pairing="half")
         return pos, p, rotated.transpose(1, 2)
 

@@ -56,30 +56,30 @@ _EPS = 1e-6  # under the root of the length by which tokens are divided, as in t
 class SelectiveRoPE(ReadsTokens, Budgeted):
     """Rotate queries and keys by angles that are summed from the tokens: a score sees those between key and query.
 
-    RoPE advances each pair of dimensions by the same angle at each token. Here a token's advance φ is read off the
+    RoPE advances each pair of dimensions by the same angle at each token. Here a token's advance φ is computed from the
     input of the attention layer: each head's share of it at length 1, a product of low rank, and a causal convolution
-    over four tokens, each pair by itself. The sum runs in the order of the sequence, as causal masks do. Positions
-    serve for one question: where they do not rise, a new text begins (or padding stands), whose tokens the convolution
-    does not mix with those before. The sum needs no such care, since what was summed before a text is in its queries
-    and in its keys. A rotated key depends on the tokens up to its own and can be cached; `past` carries on the sum
-    and the convolution.
+    over four tokens, each pair by itself. The sum follows the order of the sequence, as causal masks do. Positions only
+    show where a text begins, or padding stands: where they do not rise. The convolution does not reach beyond such a
+    place. The sum needs no restart, because queries and keys of a text contain the same sum of earlier tokens, which
+    cancels. A rotated key depends on the tokens up to its own and can be cached; `past` continues the sum and the
+    convolution.
 
-    Sums are formed in float64; a cosine and a sine keep what matters of them, whole rotations do not. A token that is
-    not finite counts as zero. Source: Movahedi 2025 and the authors' code (timurcarstensen/selective-rope), of which
-    this is what all of its configurations have; its options (a sigmoid gate on φ, a learned bias, a projection
-    of full rank, trained ω) are not here. Ours: the end of the convolution at a text's begin, and that the query heads
-    of a group share the angles of their key head.
+    Sums are computed in float64 and kept as a cosine and a sine, which lose whole rotations only. A token that is not
+    finite counts as zero. Source: Movahedi 2025 and the authors' code (timurcarstensen/selective-rope), in the form
+    that all of its configurations share; its options (a sigmoid gate on φ, a learned bias, a projection of full rank,
+    trained ω) are left out. Departures: the convolution stops where a text begins, and the query heads of a group share
+    the angles of their key head.
 
     Args:
         d_model: Width of the tokens that are read: the input of the attention layer; a multiple of n_kv_heads.
         n_kv_heads: Key heads, each with angles of its own.
         head_dim: Dimensions of one head, an even number.
-        rank: Of the product that reads the tokens.
-        base: Of the fixed ω: radians per unit of the summed φ, from 1 down.
+        rank: Rank of the product W_out·W_in that reads the tokens.
+        base: Base of the fixed ω, in radians per unit of the summed φ; the first pair has 1, the others less.
 
     Raises:
         ValueError: An odd head_dim, a d_model that is no multiple of n_kv_heads, a base not above 1, tokens of another
-            shape than positions and d_model say, or tables above `table_budget`.
+            shape than positions and d_model require, or tables above `table_budget`.
         TypeError: Placing without tokens.
 
     >>> enc = SelectiveRoPE(d_model=1, n_kv_heads=1, head_dim=2, rank=1)
@@ -143,7 +143,7 @@ class SelectiveRoPE(ReadsTokens, Budgeted):
         texts = Placed(pos, (read,))
         if past is not None:
             before = past.last(min(_TAPS - 1, past.pos.shape[-1]))
-            texts = Placed(before.pos, before.parts[2:]).cat(texts)
+            texts = Placed(before.pos, (before.parts[2].to(read.dtype),)).cat(texts)
         missing = n + _TAPS - 1 - texts.pos.shape[-1]  # tokens of zeros, which add nothing
         where = F.pad(texts.pos, (missing, 0))
         channels = F.pad(texts.parts[0], (0, 0, missing, 0)) @ self.w_out.to(read.dtype).T
