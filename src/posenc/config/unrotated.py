@@ -277,8 +277,8 @@ _ALIBI, _T5 = Kind("ALiBi", _alibi), Kind("T5's buckets of distances", _t5)
 _LEARNED, _NONE = "a learned table", Kind("no encoding: its layers have none", _none)
 _AXIAL = "a rotation by rows and columns of an image (posenc.AxialRoPE)"
 _VALUES = Kind(
-    "a rotation of values as well as of queries and keys, after which outputs are not rotated back as by posenc.VORoPE. "
-    "Construct posenc.RoPE, and rotate values by its rotate_k",
+    "a rotation of values as well as of queries and keys, after which outputs are not rotated back, as posenc.VORoPE "
+    "would. Construct posenc.RoPE, and rotate values by its rotate_k",
     None,
 )
 KINDS: dict[str, Kind] = {
