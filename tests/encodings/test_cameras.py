@@ -296,11 +296,9 @@ def test_other_cameras_keep_the_lens_of_the_constructor() -> None:
     lens = INTRINSICS.table
     prope = posenc.PRoPE(head_dim=8, image_size=(240, 320), intrinsics=lens)
     x = normal(1, 1, 4, 8)
-    for kept, given in (
-        (prope.on(VIEWS), made("prope")),
-        (prope.on(VIEWS, 2 * lens).on(VIEWS), prope.on(VIEWS, 2 * lens)),
-    ):
-        assert torch.equal(kept.rotate_k(x, kept.place(POS)), given.rotate_k(x, given.place(POS)))
+    twice = prope.on(VIEWS, 2 * lens)
+    for kept, wanted in ((prope.on(VIEWS), made("prope")), (twice.on(VIEWS), twice)):
+        assert torch.equal(kept.rotate_k(x, kept.place(POS)), wanted.rotate_k(x, wanted.place(POS)))
     with refuses(ValueError, "got (5, 3, 3) for viewmats of (2, 4, 4). Pass both for the same cameras"):
         prope.on(VIEWS, lens.expand(5, 3, 3)).on(VIEWS[:2])
 
