@@ -25,7 +25,7 @@ LARGEST = 3_000_000  # bytes of the wheel
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MYPY", "PIP", "COLUMNS", "VIRTUAL_ENV"))}
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-# RoPE with the base of another model than its SPEC names
+# RoPE that rotates neighbours in pairs, where its SPEC names the halves
 WRONG = """
 import torch
 STYLE = "rope_offset_fn"
@@ -33,11 +33,11 @@ SPEC = {"encoding": "rope", "head_dim": 16, "base": 10000.0, "layout": "half"}
 
 
 def rope(x, offset=0):
-    inv_freq = 500000.0 ** (-torch.arange(8) / 8)
+    inv_freq = 10000.0 ** (-torch.arange(8) / 8)
     angle = (torch.arange(x.shape[-2]) + offset)[:, None] * inv_freq
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
 
 
 def build():
@@ -125,7 +125,7 @@ def test_verify_names_the_fault(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(WRONG)
     done = run("posenc", "verify", "mine.py", "--json")
     assert done.returncode == 1, done.stderr
-    assert [cause["code"] for cause in json.loads(done.stdout)["causes"]] == ["rope.frequency.base"]
+    assert [cause["code"] for cause in json.loads(done.stdout)["causes"]] == ["rope.layout.wrong_pairing"]
 
 
 def test_inspect_reads_a_known_model(run: Run) -> None:
