@@ -110,8 +110,8 @@ def test_the_action_checks_every_line_and_pattern(models):
     ("inputs", "said"),
     [
         ({"targets": "models/good", "command": "study; touch evil"}, "posenc: command must be"),
-        ({"targets": "$(touch evil)"}, "no configuration is at '$(touch evil)'"),
-        ({"targets": "models/good'; touch evil; '"}, "no configuration is at"),
+        ({"targets": "$(touch evil)"}, "'$(touch evil)' is neither a configuration"),
+        ({"targets": "models/good'; touch evil; '"}, "is neither a configuration"),
         ({"targets": "--exec=touch evil", "command": "verify"}, "TARGET must be FILE.py or package.module:OBJECT"),
         ({"targets": "models/good", "format": "$(touch evil)"}, "--output-format must be text, json"),
     ],

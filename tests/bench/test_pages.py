@@ -36,7 +36,7 @@ def test_a_cold_process_asks_for_pages_and_one_that_keeps_memory_does_not(monkey
 
 def test_a_process_that_ends_is_reported(monkeypatch):
     monkeypatch.setattr(pages, "_CODE", "import os; os.kill(os.getpid(), 9)  # {}")
-    assert pages.ask() == {"problem": "the process that was to measure ended with code -9"}
+    assert pages.ask() == {"problem": "the measuring process ended with code -9"}
 
 
 def test_a_process_that_does_not_answer_is_reported():

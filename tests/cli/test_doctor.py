@@ -204,7 +204,7 @@ def test_each_extra_for_models_asks_for_torch(versions):
     versions["torch"] = None
     extras = {extra["name"]: extra for extra in doctor.examine()["extras"]}
     lacking = {name for name, e in extras.items() if "torch" in [package["package"] for package in e["missing"]]}
-    assert lacking == {"torch", "study", "plot", "web", "hf", "onnx", "ray", "parquet", "fast", "test"}
+    assert lacking == {"torch", "study", "plot", "web", "hf", "onnx", "ray", "parquet", "fast", "test", "docs"}
     assert extras["hf"]["mend"] == "pip install 'posenc[hf]'"
 
 

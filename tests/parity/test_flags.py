@@ -109,7 +109,7 @@ WRONG = {
     "no flags": ("mlx-lm", "--rope 4", "no flags of mlx-lm are known"),
     "code": ("torchtitan", "__import__('os').system('ls')", "torchtitan needs a line such as CosSinRoPE.Config"),
     "an argument": ("torchtitan", "CosSinRoPE.Config(dim=8, foo=1)", "torchtitan has no foo"),
-    "several stacks": ("vllm,sglang", "--max-model-len 8", "flags of one stack, which --stack names"),
+    "several stacks": ("vllm,sglang", "--max-model-len 8", "flags of the one stack that --stack names"),
     "nothing": ("vllm", "", "--override is not JSON"),
 }
 

@@ -63,7 +63,7 @@ FOUND = {
     # entries for kinds of layers
     "no such kind": (nested("gemma3_text", {SLIDING: LOCAL, "global_attention": LINEAR}),
                      [("kind_unread", "rope_parameters.global_attention"),
-                      ("kind_missing", f"rope_parameters.{FULL}")], ["factor 8.0", "is lost"]),
+                      ("kind_missing", f"rope_parameters.{FULL}")], ["factor 8.0", "is ignored"]),
     "no entry": (nested("gemma3_text", {SLIDING: LOCAL}), [("kind_missing", f"rope_parameters.{FULL}")],
                  [f"no entry for {FULL}", "base 1e+06"]),
     "one for all": (nested("gemma3_text", LINEAR), [("unread", "rope_parameters")], ["one entry for each kind"]),
@@ -101,7 +101,7 @@ FOUND = {
     "taking turns": (vision({"head_dim": 128, "rope_scaling": {**PLAIN, "mrope_section": [16, 24, 24]}}),
                      [("sections_misfit", "mrope_section")], ["[22, 21, 21]"]),
     "rows and columns of Ernie": (flat("ernie4_5_vl_moe_text", rope_scaling={"mrope_section": [14, 10, 8]}),
-                                  [("sections_misfit", "mrope_section")], ["as many pairs"]),
+                                  [("sections_misfit", "mrope_section")], ["their numbers must be equal"]),
 }  # fmt: skip
 
 

@@ -133,7 +133,7 @@ def test_a_mapping_of_plain_rope_has_a_base(key):
         ({**SPEC, "scaling": {"rope_type": "dinamic", "factor": 4.0}}, "Did you mean 'dynamic'"),
         ({**SPEC, "scaling": "dynamic", "factor": 4.0}, "max_position_embeddings is missing"),
         ({**SPEC, "scaling": "linear"}, "factor is missing"),
-        ({**configured(YARN), "scaling": "linear", "factor": 2.0}, "scaling is 'linear', and the config's is 'yarn'"),
+        ({**configured(YARN), "scaling": "linear", "factor": 2.0}, "scaling is 'linear', but the config's is 'yarn'"),
         ({"encoding": "rope", "base": 10000.0}, "needs head_dim"),
     ],
 )

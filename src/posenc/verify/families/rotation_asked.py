@@ -134,7 +134,7 @@ def _source(spec: Mapping[str, Any]) -> dict[str, Any]:
             source.setdefault("max_position_embeddings", spec["max_positions"])
     own = source.get("rope_parameters") or source.get("rope_scaling") or {}
     if not is_given and spec.get("base") not in (None, own.get("rope_theta", spec.get("base"))):
-        raise ValueError(f"verify: base is {spec['base']:g}, rope_theta {own['rope_theta']:g}. Declare only one.")
+        raise ValueError(f"verify: base is {spec['base']:g}, but rope_theta {own['rope_theta']:g}. Declare only one.")
     if "rope_theta" not in {**own, **source} and ("base" in spec or not is_given):
         source["rope_theta"] = float(spec.get("base") or 10000.0)
     is_said = {"rotary_dim", "partial_rotary_factor", "rotary_pct", "qk_rope_head_dim"} & {*source, *own}

@@ -127,7 +127,7 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     yield from family.windows()
     asked = definition(right)
     sides = {"ahead": 1.0 - right["ahead"]}
-    for change, how in ({"rest": AUTHORS}, ""), ({"form": None}, ", computed in full precision,"), (sides, ""):
+    for change, how in ({"rest": AUTHORS}, ""), ({"form": None}, ", computed in full precision"), (sides, ""):
         if (given := definition({**right, **change})) != asked:
             yield Fault("alibi.definition.other_version", change, {"given": given, "how": how, "asked": asked})
     if right["rest"] == AUTHORS:
@@ -143,7 +143,7 @@ def faults(family: "Alibi") -> Iterator[Fault]:
         values = {"words": words.format(ranks)}
         yield Fault("alibi.tensor_parallel.head_offset", {"ranks": (words, ranks)}, values)
     yield from (Fault(f"alibi.{code}", {"form": (form, None)}, {"words": words}) for code, words, form in FORMS)
-    values = {"given": FALCON, "how": ", rounded to bfloat16,", "asked": asked}
+    values = {"given": FALCON, "how": ", rounded to bfloat16", "asked": asked}
     yield Fault("alibi.definition.other_version", {"form": (_product, "bfloat16")}, values)
     for (dtype, short), (code, form) in product(SHORT.items(), ROUNDED):
         slots = {"dtype": dtype, "top": 256 if short == "bf16" else 2048}
