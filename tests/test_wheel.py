@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -100,8 +101,9 @@ def test_the_sdist_has_what_its_readme_names_and_its_tests_read(built: Path) -> 
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = ["README.md", "API.md", "SECURITY.md", "CHANGELOG.md", "LICENSE", "action.yml", "docs/verify.md"]
-    assert [name for name in [*wanted, "tests/conftest.py", "src/posenc/__init__.py"] if name not in names] == []
+    wanted = re.findall(r"\]\(([\w./-]+)\)", (ROOT / "README.md").read_text())
+    wanted += ["README.md", "CHANGELOG.md", "action.yml", "Makefile", "tests/conftest.py", "src/posenc/__init__.py"]
+    assert [name for name in wanted if name not in names] == []
     assert not [name for name in names if name.startswith((".venv", "dist", "docs/_build", ".git/"))]
 
 
