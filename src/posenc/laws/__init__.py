@@ -67,9 +67,11 @@ def parametrize(
 ) -> Callable[..., Any]:
     """Make a pytest decorator that runs a test for every encoding, law and dtype.
 
-    @posenc.laws.parametrize([MyEncoding(d_model=64)])
-    def test_my_encoding(encoding, law, dtype):
-        assert posenc.laws.run(encoding, [law], dtype) == []
+    ::
+
+        @posenc.laws.parametrize([MyEncoding(d_model=64)])
+        def test_my_encoding(encoding, law, dtype):
+            assert posenc.laws.run(encoding, [law], dtype) == []
     """
     import pytest
 
