@@ -16,7 +16,7 @@ SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.laws,posenc.mapped,
 SHAPED := $(SHAPED),posenc.kernels.blocked,posenc.kernels.eager,posenc.kernels.jobs,posenc.kernels.rotation
 SHAPED := $(SHAPED),posenc.measure,posenc.golden,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
 
-.PHONY: study test check lint types docs bench versions clean
+.PHONY: study test check lint types docs bench versions wheel clean
 
 study: .venv/ready
 	$(BIN)/posenc study --out study
@@ -48,8 +48,13 @@ bench: .venv/test-ready
 versions: .venv/test-ready
 	$(BIN)/python benchmarks/versions.py
 
+wheel: .venv/test-ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(PYTEST) --whole tests/test_wheel.py
+
 clean:
-	rm -rf .venv .versions docs/_made docs/_build
+	rm -rf .venv .versions dist docs/_made docs/_build
 
 .venv/torch:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -36,10 +36,12 @@ def lines_with(pattern, *places):
 
 @pytest.mark.parametrize("pattern", READ)
 def test_texts_for_readers_have_the_fields_words(pattern):
-    found = lines_with(pattern, "src", "docs", "examples", "README.md", "CONTRIBUTING.md")
+    found = lines_with(pattern, "src", "docs", "examples", "README.md", "API.md", "CONTRIBUTING.md", "SECURITY.md")
     assert len(found) <= READ[pattern], "\n".join(found)
 
 
 def test_the_whole_repository_has_few_of_them():
-    found = lines_with(OLD, "src", "docs", "examples", "README.md", "CONTRIBUTING.md", "tests", "benchmarks")
+    found = lines_with(
+        OLD, "src", "docs", "examples", "README.md", "API.md", "CONTRIBUTING.md", "SECURITY.md", "tests", "benchmarks"
+    )
     assert len(found) <= 80, "\n".join(found)

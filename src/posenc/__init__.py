@@ -11,19 +11,48 @@ from posenc.needs import needs_torch
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from posenc import character, definitions, figures, frequencies, interop, laws, measure, nn, positions, registry
-    from posenc.attention import attend, explain
-    from posenc.compose import Compose, PerLayer
-    from posenc.encoding import Encoding, Placed
+if TYPE_CHECKING:  # `as` exports a name to type checkers that read an installed package
+    from posenc import character as character
+    from posenc import config as config
+    from posenc import definitions as definitions
+    from posenc import figures as figures
+    from posenc import frequencies as frequencies
+    from posenc import inspection as inspection
+    from posenc import interop as interop
+    from posenc import laws as laws
+    from posenc import measure as measure
+    from posenc import nn as nn
+    from posenc import positions as positions
+    from posenc import precision as precision
+    from posenc import registry as registry
+    from posenc.attention import attend as attend
+    from posenc.attention import explain as explain
+    from posenc.compose import Compose as Compose
+    from posenc.compose import PerLayer as PerLayer
+    from posenc.encoding import Encoding as Encoding
     from posenc.encodings import *  # noqa: F403
-    from posenc.families import Additive, Bias, ContentBias, Embedded, Norm, Rotary, ScoreMap, ValueRotary
-    from posenc.interop import hf
-    from posenc.mapped import Mapped, OnAxes
-    from posenc.memory import reuse_pages
-    from posenc.piecewise import Piecewise
-    from posenc.registry import Card, Dims, card, create, names, register
-    from posenc.rephasing import move_keys, rephase
+    from posenc.families import Additive as Additive
+    from posenc.families import Bias as Bias
+    from posenc.families import ContentBias as ContentBias
+    from posenc.families import Embedded as Embedded
+    from posenc.families import Norm as Norm
+    from posenc.families import Rotary as Rotary
+    from posenc.families import ScoreMap as ScoreMap
+    from posenc.families import ValueRotary as ValueRotary
+    from posenc.interop import hf as hf
+    from posenc.mapped import Mapped as Mapped
+    from posenc.mapped import OnAxes as OnAxes
+    from posenc.memory import reuse_pages as reuse_pages
+    from posenc.piecewise import Piecewise as Piecewise
+    from posenc.placed import Placed as Placed
+    from posenc.registry import Card as Card
+    from posenc.registry import Dims as Dims
+    from posenc.registry import card as card
+    from posenc.registry import create as create
+    from posenc.registry import names as names
+    from posenc.registry import register as register
+    from posenc.rephasing import move_keys as move_keys
+    from posenc.rephasing import rephase as rephase
 
 _HOMES = {
     "attention": "attend explain",

@@ -26,7 +26,7 @@ FEATURES = {
     "ray": "studies on a Ray cluster: `posenc study --engine ray`",
     "parquet": "a study's results as Parquet",
     "fast": "faster rotary on the CPU (numba)",
-    "docs": "building the documentation (to come)",
+    "docs": "building the documentation: `make docs`",
     "test": "running the tests",
 }
 MUCH = 2.0  # a clone that takes as long as this many copies is worth the side effect of keeping freed memory
