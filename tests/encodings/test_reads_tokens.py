@@ -82,3 +82,22 @@ def test_a_default_device_does_not_reach_places_of_tokens_elsewhere(name: str) -
         got = encoding.place(POS, x)
     for mine, theirs in zip(got.parts, wanted.parts, strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_that_is_not_finite_leaves_gradients_finite(name: str) -> None:
+    encoding = reader(name)
+    x = text(encoding, 2).index_fill(1, torch.tensor([0, 1]), float("nan")).requires_grad_()
+    q, k, v = normal(3, 2, 4, 6, 8, seed=5)
+    seen = torch.arange(6)[None, None, None] >= 2
+    out = posenc.attend(q, k, v, encoding, encoding.place(POS, x), mask=seen, backend="reference")
+    out[:, :, 2:].square().sum().backward()
+    learned = [p.grad for p in encoding.parameters()]
+    assert all(grad is not None and grad.isfinite().all() for grad in learned)
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+def test_a_temperature_that_is_no_number_is_refused() -> None:
+    with refuses(TypeError, "Inkling: temperature must be a number; got 'a'"):
+        posenc.Inkling(d_model=4, n_heads=1, temperature="a")

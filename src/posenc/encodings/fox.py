@@ -80,9 +80,8 @@ class FoX(ReadsTokens, Bias):
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the running sums (batch, seq_len, n_heads), and the remainder of rounding them to `dtype`."""
         assert x is not None  # place() has checked it
-        real = x.isfinite().all(-1, keepdim=True)
+        tokens, real = self.clear(x, dtype)
         with no_autocast(x.device):
-            tokens = x.masked_fill(~real, 0.0).to(dtype)  # before the product, whose gradient would be NaN
             gate = F.logsigmoid(tokens @ self.weight.to(dtype).T + self.b.to(dtype))
         widest = torch.float64 if has_float64(x.device) else dtype
         total = gate.masked_fill(~real, 0.0).to(widest).cumsum(1)

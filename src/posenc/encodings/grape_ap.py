@@ -88,9 +88,9 @@ class GRAPEAP(ReadsTokens, ScoreMap):
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the positions, and p and R p̂ of each token (batch, seq_len, n_heads, p_dim)."""
         assert x is not None  # place() has looked
-        x = x.masked_fill(~x.isfinite().all(-1, keepdim=True), 0.0).to(dtype)
+        tokens, _ = self.clear(x, dtype)
         with no_autocast(x.device):
-            p = (x @ self.weight.to(dtype).T).unflatten(-1, (self.n_heads, self.p_dim))
+            p = (tokens @ self.weight.to(dtype).T).unflatten(-1, (self.n_heads, self.p_dim))
         unit = F.rms_norm(p, (self.p_dim,), eps=_EPS)
         cos, sin = tabulate(pos, torch.ones(1, self.p_dim // 2, dtype=torch.float64, device="cpu"), dtype=dtype)
         rotated = rotate(unit.transpose(1, 2), cos.unsqueeze(1), sin.unsqueeze(1), pairing="half")

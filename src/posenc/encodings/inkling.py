@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posenc.config.values import short
 from posenc.encoding import Placed, Pos
 from posenc.encodings.query_temperature import log_temperature
 from posenc.families import Bias, ReadsTokens, no_autocast
@@ -83,6 +84,8 @@ class Inkling(ReadsTokens, Bias):
     ) -> None:
         super().__init__(n_heads=n_heads)
         self._count(d_model=d_model, d_rel=d_rel, extent=extent, original_max_len=original_max_len)
+        if not isinstance(temperature, (int, float)):
+            raise TypeError(f"{self.name}: temperature must be a number; got {short(temperature)}.")
         if not 0 <= temperature < math.inf:
             raise ValueError(f"{self.name}: temperature must be finite and not negative; got {temperature=}.")
         self.d_model, self.d_rel, self.extent = d_model, d_rel, extent
@@ -94,8 +97,9 @@ class Inkling(ReadsTokens, Bias):
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the positions, and the mixes (batch, seq_len, n_heads) of each curve, times the temperature."""
         assert x is not None  # place() has checked it
+        tokens, _ = self.clear(x, dtype)
         with no_autocast(x.device):
-            mixes = (x.to(dtype) @ self.weight.to(dtype).T).unflatten(-1, (self.n_heads, self.d_rel))
+            mixes = (tokens @ self.weight.to(dtype).T).unflatten(-1, (self.n_heads, self.d_rel))
         if self.temperature:
             mixes = mixes * log_temperature(pos, self.temperature, self.original_max_len).to(dtype)[..., None, None]
         return *super().parts(pos, x, past, dtype), *mixes.unbind(-1)

@@ -132,8 +132,8 @@ class SelectiveRoPE(ReadsTokens, Budgeted):
 
     def _read(self, x: Tensor, dtype: torch.dtype) -> Float[Tensor, "batch seq rank"]:
         """Return W_in·x/|x|, where each head's share of x is divided by its own length."""
-        x = x.masked_fill(~x.isfinite().all(-1, keepdim=True), 0.0).to(dtype)
-        shares: Tensor = x.unflatten(-1, (self.n_kv_heads, -1))
+        tokens, _ = self.clear(x, dtype)
+        shares: Tensor = tokens.unflatten(-1, (self.n_kv_heads, -1))
         unit = shares * (shares.square().sum(-1, keepdim=True) + _EPS).rsqrt()
         return unit.flatten(-2) @ self.w_in.to(dtype).T
 

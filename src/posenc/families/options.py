@@ -184,3 +184,12 @@ class ReadsTokens(Encoding):
             ) from None
         pos = pos.expand(*batch, -1)
         return Placed(pos, self.parts(pos, x.expand(*batch, -1, -1), past, dtype))
+
+    @staticmethod
+    def clear(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Set tokens that are not finite, as those of padding may be, to zero; also return which ones are finite.
+
+        Clearing their results instead would leave NaN in the gradients of the weights that read them.
+        """
+        finite = x.isfinite().all(-1, keepdim=True)
+        return x.masked_fill(~finite, 0.0).to(dtype), finite
