@@ -9,7 +9,7 @@ import re
 from html import escape
 
 _TOKEN = re.compile(r"\s+|leaky_relu|[A-Za-z][A-Za-z0-9]*|\d[\d,]*(?:\.\d+)?|\.\.|.", re.S)
-_RAISED = {"ᵀ": "T", "²": "2", "³": "3"}
+_RAISED = {"ᵀ": "T", "¹": "1", "²": "2", "³": "3", "⁻": "-"}
 _CLOSED = {"(": ")", "{": "}", "[": "]"}
 _SPELT = {"-": "−", "..": "…"}
 
