@@ -72,7 +72,9 @@ def test_learned_numbers_are_the_same_each_time_and_said_to_be_fresh(tmp_path):
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["longrope", "swin", "self_extend", "nope", "tests.cli.test_plot:Ramp"])
+@pytest.mark.parametrize(
+    "name", ["longrope", "swin", "self_extend", "nope", "graphormer", "prope", "gta", "tests.cli.test_plot:Ramp"]
+)
 def test_what_needs_more_than_sizes_is_drawn_too(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tests.cli.test_plot", sys.modules[__name__])
     assert run(["plot", name, "-o", str(tmp_path / "a.png")]) == 0

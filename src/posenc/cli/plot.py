@@ -86,7 +86,9 @@ def read_options(options: Sequence[str]) -> dict[str, Any]:
 
 
 def construct(name: str, options: Mapping[str, Any]) -> Any:
-    """Construct an encoding with the sizes of a small model, or else with the options of its card's example.
+    """Construct an encoding with the sizes of a small model, or with its card's example where these do not suffice.
+
+    Sizes do not suffice where options are required, and where there is nothing to draw: a graph or cameras are missing.
 
     Raises:
         ValueError: The name is unknown, or an option has a wrong value.
@@ -104,6 +106,8 @@ def construct(name: str, options: Mapping[str, Any]) -> Any:
         except (ValueError, TypeError):
             if card is None:
                 raise
+            encoding = None
+        if encoding is None or (card is not None and not _load_figures().kinds_of(encoding)):
             torch.manual_seed(SEED)
             encoding = registry.create(name, **{**card.example, **options})
     return encoding.eval()
