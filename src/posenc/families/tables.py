@@ -78,7 +78,7 @@ def _numbers(given: Any) -> Tensor | None:
     kept = given if isinstance(given, Tensor) else _from_array(given)
     if kept is None or kept.is_complex():
         return None
-    return (kept if positions.has_float64(kept.device) else kept.cpu()).detach().double()
+    return (kept if positions.has_float64(kept.device) else kept.cpu()).double()
 
 
 def _from_array(given: Any) -> Tensor | None:
