@@ -53,10 +53,10 @@ class GRAPEAP(ReadsTokens, ScoreMap):
     tolls of a row are those of its query, so a cache of sums does not serve the next query: whole rows are formed.
     Tokens are summed in the order of their positions, and masked tokens cost nothing: a key pays for all keys that may
     be seen at later positions, where the paper is causal. A token is rotated by its own position, not by its distance,
-    so that scores change where all positions move. A token that is not finite counts as zero. Source: Zhang 2025,
-    section 5. Its link σ, its slopes in place of α and p_i without a norm are those of the authors' code (GRAPE,
-    llama-mha-grape-ap-v1). That code rotates clockwise, which is the same as swapping the halves of each head's rows of
-    `weight`; its options that use q, k or v as p are left out.
+    so that scores change where all positions move. A token that is not finite counts as zero. Source: Zhang 2025, as
+    the authors' code and public notes have it. Its link σ, its slopes in place of α and p_i without a norm are those of
+    the authors' code (GRAPE, llama-mha-grape-ap-v1). That code rotates clockwise, which is the same as swapping the
+    halves of each head's rows of `weight`; its options that use q, k or v as p are left out.
 
     Args:
         d_model: Width of the tokens that are read: the input of the attention layer.
