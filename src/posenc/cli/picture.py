@@ -101,9 +101,8 @@ def _scored(scores: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDA
     return np.asarray(scores(ones, ones[:, :1], pos, pos[:1])[:, :, 0])
 
 
-_DEFINED: dict[
-    str, tuple[str, Callable[..., NDArray[Any]]]
-] = {  # by family: the kind of picture, and the call of the definition
+# by family: the kind of picture, and the call of the definition
+_DEFINED: dict[str, tuple[str, Callable[..., NDArray[Any]]]] = {
     "additive": ("vectors", lambda vectors, pos, _: vectors(pos[:N_POSITIONS])),
     "rotary": ("scores", _rotated),
     "piecewise": ("scores", _scored),
@@ -173,9 +172,8 @@ def _value(encoding: Any) -> tuple[str, Any]:
     return _TITLES["values"], (encoding.unrotate_out(rotated, encoding.place(pos)) * v)[0].sum(-1)
 
 
-_HOOKS: list[
-    tuple[str, str, Callable[[Any], tuple[str, Any]]]
-] = [  # hook, kind of picture, measurement; the first hook in use counts
+# hook, kind of picture, measurement; the first hook in use counts
+_HOOKS: list[tuple[str, str, Callable[[Any], tuple[str, Any]]]] = [
     ("embed", "vectors", _embed),
     ("rotate_q", "scores", _score),
     ("bias", "bias", _bias),
