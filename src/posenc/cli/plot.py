@@ -103,14 +103,13 @@ def construct(name: str, options: Mapping[str, Any]) -> Any:
         torch.manual_seed(SEED)
         try:
             encoding = registry.create(name, dims=registry.Dims(**_DIMS), **options)
+            if card is None or _load_figures().kinds_of(encoding):
+                return encoding.eval()
         except (ValueError, TypeError):
             if card is None:
                 raise
-            encoding = None
-        if encoding is None or (card is not None and not _load_figures().kinds_of(encoding)):
-            torch.manual_seed(SEED)
-            encoding = registry.create(name, **{**card.example, **options})
-    return encoding.eval()
+        torch.manual_seed(SEED)
+        return registry.create(name, **{**card.example, **options}).eval()
 
 
 def check_suffix(out: Path) -> str:
