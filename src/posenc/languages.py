@@ -1,0 +1,55 @@
+"""Texts in Chinese: the code has English templates, and the tables in `posenc/zh` translate them.
+
+    with languages.use("zh"):
+        tr("head {head}", head=3)  # '第 3 个头'
+
+A text without an entry stays English.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib import resources
+from typing import Any
+
+LANGUAGES = ("en", "zh")
+_current: ContextVar[str] = ContextVar("language", default="en")
+
+
+@contextmanager
+def use(language: str) -> Iterator[None]:
+    """Translate what runs inside to `language`, "en" or "zh"; raises ValueError for another one."""
+    if language not in LANGUAGES:
+        raise ValueError(f"languages.use: language must be one of {', '.join(LANGUAGES)}; got {language!r}.")
+    token = _current.set(language)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current() -> str:
+    """Return the language in use."""
+    return _current.get()
+
+
+def tr(text: str, /, **values: Any) -> str:
+    """Return a text in the current language, with `values` in the place of {their names}.
+
+    `text` is a literal: tests read the calls and compare them with the tables.
+    """
+    template = table(current()).get(text, text)
+    return template.format(**values) if values else template
+
+
+@cache
+def table(language: str) -> dict[str, str]:
+    """Return every translation to a language by its English text; empty for English."""
+    if language == "en":
+        return {}
+    found: dict[str, str] = {}
+    for path in (resources.files("posenc") / language).iterdir():
+        found |= json.loads(path.read_text(encoding="utf-8"))
+    return found
