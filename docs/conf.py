@@ -23,6 +23,7 @@ extensions = [
 ]
 exclude_patterns = [
     "_build",
+    "locale",
     "_ext",
     "stacks_head.md",
     "README.md",

@@ -1,0 +1,31 @@
+"""Extract the texts of the pages that are translated: start, guide and how-to. `make translations` uses it.
+
+Nothing runs and nothing is loaded but the pages, so that a test can extract them as well.
+"""
+
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.directives.code import CodeBlock
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "_ext"))
+from pages import lead_to_pages  # noqa: E402  (the site's own modules have no package)
+
+project = "posenc"
+extensions = ["myst_parser"]
+gettext_compact = False  # a catalogue for each page
+gettext_location = False
+myst_enable_extensions = ["dollarmath", "deflist", "attrs_inline"]
+myst_heading_anchors = 3
+exclude_patterns = ["_*", "locale", "reference", "upstream", "README.md"]
+exclude_patterns += [
+    f"{page}.md" for page in ("encodings", "glossary", "laws", "speed", "stacks", "stacks_head", "versions")
+]
+suppress_warnings = ["myst.xref_missing", "toc.excluded", "toc.not_readable", "image.not_readable"]
+
+
+def setup(app: Sphinx) -> None:
+    """Read the cells of notebooks as blocks of code."""
+    app.add_directive("code-cell", CodeBlock)
+    app.connect("source-read", lead_to_pages)
