@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from posenc.languages import tr
+
 Array = NDArray[np.float64]
 SHOWN = 6  # the most numbers of a list, and terms of a sum, to write
 
@@ -64,8 +66,16 @@ def sum_sentences(terms: Array, what: str, names: list[str] | None = None) -> li
     called = names or [f"term {i}" for i in range(len(terms))]
     order = np.argsort(-np.abs(terms), kind="stable")
     largest = [f"{called[i]}: {number(terms[i])}" for i in order[:SHOWN]]
-    sentences = [f"{what} has {len(terms):,} terms; the largest are {'; '.join(largest)}."]
+    sentences = [
+        tr(
+            "{what:s} has {n:,} terms; the largest are {largest:s}.",
+            what=what,
+            n=len(terms),
+            largest="; ".join(largest),
+        )
+    ]
     if others := len(terms) - len(largest):
         rest = number(terms[order[SHOWN:]].sum())
-        sentences.append(f"The other {others:,} add up to {rest}." if others > 1 else f"The other one is {rest}.")
-    return [*sentences, f"The sum is {number(terms.sum())}."]
+        others_add = tr("The other {n:,} add up to {sum:s}.", n=others, sum=rest)
+        sentences.append(others_add if others > 1 else tr("The other one is {rest:s}.", rest=rest))
+    return [*sentences, tr("The sum is {sum:s}.", sum=number(terms.sum()))]

@@ -8,6 +8,8 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
+from posenc.languages import tr
+
 
 class Loading:
     """Work that runs once.
@@ -38,7 +40,7 @@ class Loading:
             self._work()
         except BaseException as error:  # the page waits, so it must show any failure
             traceback.print_exception(error, file=sys.stderr)
-            self.failure = f"The explorer could not load: {type(error).__name__}: {error}"
+            self.failure = tr("The explorer could not load: {error:s}", error=f"{type(error).__name__}: {error}")
         finally:
             self._done.set()
 

@@ -13,8 +13,7 @@ from posenc.config.model import open_model
 from posenc.config.reading import Checked
 from posenc.config.values import short
 from posenc.explorer import shelf
-
-_WHO = "explore"
+from posenc.languages import tr
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,17 @@ def open_shown(name: str) -> Shown:
     if name in (known := known_models()):
         return _bundled(name)
     if not name.startswith("file-"):
-        raise ValueError(f"{_WHO}: there is no model {short(name)}. Known: {', '.join(known)}.")
+        raise ValueError(
+            tr("explore: there is no model {name:s}. Known: {known:s}.", name=short(name), known=", ".join(known))
+        )
     kept = shelf.find(name)
     if kept.get("config") is None:
         raise ValueError(
-            f"{_WHO}: {kept['title']} came without a config.json, which holds the settings for positions. "
-            "Drop both files together."
+            tr(
+                "explore: {name:s} came without a config.json, which holds the settings for positions. Drop both files "
+                "together.",
+                name=kept["title"],
+            )
         )
     found, order = kept["inspection"], _order(kept["config"])
     return Shown(kept["title"], found, *_places(found, order), False)

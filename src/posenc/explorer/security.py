@@ -16,6 +16,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from posenc.languages import tr
+
 MAX_BODY = 1 << 20  # bytes of a POST
 TOKEN_HEADER = "x-posenc-token"
 _EVERYWHERE = {"0.0.0.0", "::"}
@@ -152,7 +154,7 @@ def check_post(headers: Mapping[str, str], token: str, origin: Origin) -> None:
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         raise RefusedError(403, "Only the page from this server may post here.")
     if not secrets.compare_digest(headers.get(TOKEN_HEADER, "").encode(), token.encode()):
-        raise RefusedError(403, "The token is wrong, because the server has been restarted. Reload the page.")
+        raise RefusedError(403, tr("The token is wrong, because the server has been restarted. Reload the page."))
 
 
 async def read_body(headers: Mapping[str, str], receive: Receive, limit: int = MAX_BODY) -> bytes:
@@ -162,7 +164,7 @@ async def read_body(headers: Mapping[str, str], receive: Receive, limit: int = M
         RefusedError: The body or its declared length exceeds the limit, or the connection breaks off.
     """
     said = headers.get("content-length", "0")
-    long = RefusedError(413, f"At most {limit:,} bytes are read. Send only the header of a checkpoint.")
+    long = RefusedError(413, tr("At most {limit:,} bytes are read. Send only the header of a checkpoint.", limit=limit))
     if not said.isdecimal() or int(said[:20]) > limit:
         raise long
     body = bytearray()

@@ -9,6 +9,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from posenc.languages import tr
+
 MAX_KEPT = 32  # models; the oldest is removed first
 
 _models: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -34,7 +36,7 @@ def find(key: str) -> dict[str, Any]:
     """
     with _lock:
         if key not in _models:
-            raise ValueError("explore: that model is no longer in memory. Drop its file again.")
+            raise ValueError(tr("explore: that model is no longer in memory. Drop its file again."))
         return _models[key]
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from posenc import registry
 from posenc.config.values import short
 from posenc.explorer import shelf
+from posenc.languages import tr
 from posenc.nn import LanguageModel
 from posenc.study.config import TEXT, Cell, Config, read_size
 from posenc.study.store import SCHEMA
@@ -48,7 +49,13 @@ class Study:
             ValueError: There is no such cell, or its weights do not fit its encoding.
         """
         if cell not in self.cells:
-            raise ValueError(f"{_WHO}: the study has no finished cell {short(cell)}. Known: {', '.join(self.cells)}.")
+            raise ValueError(
+                tr(
+                    "explore: the study has no finished cell {name:s}. Known: {known:s}.",
+                    name=short(cell),
+                    known=", ".join(self.cells),
+                )
+            )
         return _load(self, cell, (self.path / "cells" / cell / "model.safetensors").stat().st_mtime_ns)
 
     def __hash__(self) -> int:
@@ -74,7 +81,7 @@ def open_study() -> Study:
     """
     path = shelf.study()
     if path is None:
-        raise ValueError(f"{_WHO}: no study is open. Run posenc explore with a directory that posenc study wrote.")
+        raise ValueError(tr("explore: no study is open. Run posenc explore with a directory that posenc study wrote."))
     run = _read_run(path)
     config = _config(run)
     symbols = _symbols(run, config)
@@ -82,7 +89,7 @@ def open_study() -> Study:
     cells = {name: cell for name, cell in every.items() if (path / "cells" / name / "model.safetensors").is_file()}
     if not cells:
         raise ValueError(
-            f"{_WHO}: the study has no finished cell of the task text. Run posenc study again to continue it."
+            tr("explore: the study has no finished cell of the task text. Run posenc study again to continue it.")
         )
     return Study(path, config, symbols, cells)
 
@@ -140,7 +147,9 @@ def _load(study: Study, cell: str, changed: int) -> LanguageModel:
     name, _, size, seed = study.cells[cell]
     path = study.path / "cells" / cell / "model.safetensors"
     if ":" in name:
-        raise ValueError(f"{_WHO}: {cell} uses a user class, which a directory may not name. Choose another cell.")
+        raise ValueError(
+            tr("explore: {cell:s} uses a user class, which a directory may not name. Choose another cell.", cell=cell)
+        )
     if path.stat().st_size > _MOST_BYTES:
         raise ValueError(f"{_WHO}: the weights of {cell} have over {_MOST_BYTES:,} bytes, too many to read.")
     config, (d_model, n_layers, n_heads) = study.config, read_size(size)

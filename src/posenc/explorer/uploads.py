@@ -12,8 +12,8 @@ from posenc.config.reading import MAX_BYTES, parse
 from posenc.config.values import short
 from posenc.explorer import shelf
 from posenc.interop import checkpoint
+from posenc.languages import tr
 
-_WHO = "explore"
 MOST_TENSORS = 200_000
 _METADATA = "__metadata__"  # the only entry of a header that is not a tensor
 _LENGTH = 8  # bytes before a header that hold its length
@@ -24,7 +24,6 @@ _POSITIONS = re.compile(
     r"(?:\.weight)?$"
 )
 _SHOWN = 64
-_NO_CONFIG = "A checkpoint's header lists its tensors but not the settings for positions: those are in its config.json."
 
 
 def read_body(body: bytes, title: str) -> dict[str, Any]:
@@ -38,15 +37,21 @@ def read_body(body: bytes, title: str) -> dict[str, Any]:
         TypeError: It holds a value of a wrong type.
     """
     if not body:
-        raise ValueError(f"{_WHO}: the file is empty. Drop a config.json or a .safetensors file.")
+        raise ValueError(tr("explore: the file is empty. Drop a config.json or a .safetensors file."))
     length = int.from_bytes(body[:_LENGTH], "little")
     if body[_LENGTH : _LENGTH + 1] != b"{" or length > MAX_BYTES:
         if body.lstrip()[:1] not in (b"{", b"["):
-            raise ValueError(f"{_WHO}: the file is neither JSON nor the beginning of a .safetensors file.")
+            raise ValueError(tr("explore: the file is neither JSON nor the beginning of a .safetensors file."))
         return _keep(title, _checked(parse(body, "the file")), None)
     header, rest = body[_LENGTH : _LENGTH + length], body[_LENGTH + length :]
     if len(header) < length:
-        raise ValueError(f"{_WHO}: the header has {length:,} bytes, but only {len(header):,} arrived. Send all of it.")
+        raise ValueError(
+            tr(
+                "explore: the header has {length:,} bytes, but only {arrived:,} arrived. Send all of it.",
+                length=length,
+                arrived=len(header),
+            )
+        )
     fields = _checked(parse(rest, "the configuration")) if rest.strip() else None
     return _keep(title, fields, describe(checkpoint.parse(header, "the header")))
 
@@ -80,13 +85,13 @@ def _headers(path: Path, *, needed: bool) -> tuple[dict[str, Any], str | None]:
     except ValueError as error:  # the reader belongs to `posenc convert` and names it in its errors
         reason = str(error).removeprefix("convert: ")
         if needed:
-            raise ValueError(f"{_WHO}: {reason}") from error
+            raise ValueError(tr("explore: {reason:s}", reason=reason)) from error
         return {}, reason
 
 
 def _checked(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{_WHO}: a configuration must be a JSON object; got {type(value).__name__}.")
+        raise ValueError(tr("explore: a configuration must be a JSON object; got {got:s}.", got=type(value).__name__))
     return config.read(value)
 
 
@@ -95,11 +100,14 @@ def _keep(
 ) -> dict[str, Any]:
     found = {"layers": [], "warnings": []} if fields is None else inspection.inspect(fields)
     if fields is None:
-        found["warnings"] = [_warning("no_config", _NO_CONFIG)]
+        message = tr(
+            "A checkpoint's header lists its tensors but not the settings for positions: those are in its config.json."
+        )
+        found["warnings"] = [_warning("no_config", message)]
     if problem:
         found["warnings"] = [
             *found["warnings"],
-            _warning("weights_unread", f"The weights were not read: {problem}"),
+            _warning("weights_unread", tr("The weights were not read: {problem:s}", problem=problem)),
         ]
     key = shelf.keep({"title": title, "inspection": found, "config": fields, "tensors": tensors})
     return {"id": key, "title": title, **found, **({"tensors": tensors} if tensors else {})}
@@ -117,7 +125,13 @@ def describe(header: Mapping[str, Any]) -> dict[str, Any]:
     """
     entries = {name: entry for name, entry in header.items() if name != _METADATA}
     if len(entries) > MOST_TENSORS:
-        raise ValueError(f"{_WHO}: a header may list at most {MOST_TENSORS:,} tensors; got {len(entries):,}.")
+        raise ValueError(
+            tr(
+                "explore: a header may list at most {most:,} tensors; got {got:,}.",
+                most=MOST_TENSORS,
+                got=len(entries),
+            )
+        )
     sizes = [_size(name, entry) for name, entry in entries.items()]
     tables = [
         {"name": name, "kind": found["kind"], "shape": entry["shape"], "dtype": entry["dtype"]}
@@ -136,5 +150,7 @@ def _size(name: str, entry: object) -> int:
     shape = entry.get("shape") if isinstance(entry, Mapping) else None
     plain = isinstance(shape, list) and all(isinstance(n, int) and 0 <= n < 2**48 for n in shape) and len(shape) <= 16
     if not plain or not isinstance(entry, Mapping) or not isinstance(entry.get("dtype"), str):
-        raise ValueError(f"{_WHO}: {short(name)} has no valid shape and dtype, which every tensor must have.")
+        raise ValueError(
+            tr("explore: {name:s} has no valid shape and dtype, which every tensor must have.", name=short(name))
+        )
     return math.prod(shape or ())

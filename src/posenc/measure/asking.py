@@ -12,6 +12,7 @@ from posenc.config.values import short
 from posenc.encoding import Encoding, Placed
 from posenc.encodings import Graphormer
 from posenc.families import Additive, Embedded, Rotary, ValueRotary
+from posenc.languages import tr
 from posenc.measure.values import Array, Numbers, numbers
 from posenc.placed import map_tensors
 from posenc.probe import find_fact
@@ -129,7 +130,8 @@ def sites(
     """Return the position of one query, and the positions of keys at the given distances from it."""
     apart = read_positions(who, encoding, distance, "distance")
     if any(isinstance(m, Graphormer) for m in encoding.modules()):
-        raise ValueError(f"{who}: {encoding.name} encodes nodes of a graph, whose indices have no distance.")
+        why = tr("{name:s} encodes nodes of a graph, whose indices have no distance.", name=encoding.name)
+        raise ValueError(f"{who}: {why}")
     at = apart.amax(0, keepdim=True).clamp(min=0)
     if q_pos is not None:
         at = read_positions(who, encoding, np.atleast_2d(q_pos) if encoding.n_axes > 1 and np.ndim(q_pos) else q_pos)

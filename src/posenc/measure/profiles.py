@@ -11,6 +11,7 @@ from torch import Tensor
 from posenc.config.values import short
 from posenc.encoding import Encoding
 from posenc.encodings import CPVT
+from posenc.languages import tr
 from posenc.measure.asking import embeds, exact, heads, layer_of, place, plain, sites, text_length, width
 from posenc.measure.scores import scores
 from posenc.measure.values import Array, Numbers, count
@@ -78,7 +79,8 @@ def profile(
     at, k_at = sites(who, encoding, distance, q_pos)
     model = exact(encoding, at, k_at)
     if any(isinstance(m, CPVT) for m in model.modules()):
-        raise ValueError(f"{who}: CPVT adds values that depend on neighbouring tokens, so a distance has no score.")
+        why = tr("CPVT adds values that depend on neighbouring tokens, so a distance has no score.")
+        raise ValueError(f"{who}: {why}")
     random = torch.Generator().manual_seed(seed)
     n_heads, head_dim = heads(model)
     shape = (n_draws, width(model)) if embeds(model, at) else (n_draws, n_heads, 1, head_dim)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
+from posenc.languages import tr
 from posenc.mapped import Wrapper
 from posenc.measure.asking import exact, heads, layer_of, place, place_both, plain, read_both, sites
 from posenc.measure.values import Array, Numbers, count, numbers
@@ -168,16 +169,19 @@ def _bias(
     model = exact(encoding, at, k_at)
     one, placed, k_placed = layer_of(who, model, layer, *place_both(who, model, at, k_at, tokens))
     if one.turns_in_bias:
-        raise ValueError(
-            f"{who}: {one.name} rotates by mapped distances and has no bias in addition to q·k; use effective_distance."
+        why = tr(
+            "{name:s} rotates by mapped distances and has no bias in addition to q·k; use effective_distance.",
+            name=one.name,
         )
+        raise ValueError(f"{who}: {why}")
     n_heads, head_dim = heads(one)
     given = (torch.as_tensor(1.0 if c is None else c, dtype=torch.float64).expand(n_heads, head_dim) for c in contents)
     q, k = (c[None, :, None].expand(-1, -1, len(p), -1) for c, p in zip(given, (at, k_at), strict=True))
     bias = one.bias(q, k, placed, k_placed)
     if bias is None:
-        more = " but maps them; use score_matrix or profile" if one.rescores else ""
-        raise ValueError(f"{who}: {one.name} adds nothing to the scores{more}.")
+        maps = tr("{name:s} adds nothing to the scores but maps them; use score_matrix or profile.", name=one.name)
+        why = maps if one.rescores else tr("{name:s} adds nothing to the scores.", name=one.name)
+        raise ValueError(f"{who}: {why}")
     return plain(bias[0].expand(n_heads, -1, -1))
 
 

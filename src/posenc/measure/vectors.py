@@ -12,6 +12,7 @@ from torch import Tensor
 from posenc.encoding import Encoding, Placed
 from posenc.encodings import TAPE, ComplexOrder, GaussianFourier, NeRFFourier, PoPE, Sinusoidal, SinusoidalND
 from posenc.families import Rotary
+from posenc.languages import tr
 from posenc.measure import asking
 from posenc.measure.tables import similarity
 from posenc.measure.values import Array, Numbers
@@ -127,7 +128,8 @@ def _ask(who: str, encoding: Encoding, pos: Numbers) -> tuple[Encoding, Placed, 
     at = asking.read_positions(who, encoding, pos)
     model = asking.exact(encoding, at)
     if model.reads_x:
-        raise ValueError(f"{who}: {model.name} reads the tokens, so a position has no vector of its own.")
+        why = tr("{name:s} reads the tokens, so a position has no vector of its own.", name=model.name)
+        raise ValueError(f"{who}: {why}")
     placed = asking.place(model, at)
     return model, placed, asking.embedding(*model.layer(0, placed)) if asking.embeds(model, at) else []
 
@@ -136,9 +138,17 @@ def _only_rotation(who: str, head: int, encoding: Encoding, placed: Placed) -> t
     """Return the one member that rotates pairs of dimensions, its placed positions, and its number of heads."""
     found = [(e, p) for e, p in asking.rotating(encoding, placed) if isinstance(e, (Rotary, PoPE))]
     if len(found) != 1:
-        lacks = "neither adds vectors to tokens nor rotates pairs of dimensions"
-        why = f"has {len(found)} rotations at once" if found else lacks
-        raise ValueError(f"{who}: {encoding.name} {why}, so there is nothing to show by position.")
+        several = tr(
+            "{name:s} has {n:d} rotations at once, so there is nothing to show by position.",
+            name=encoding.name,
+            n=len(found),
+        )
+        none = tr(
+            "{name:s} neither adds vectors to tokens nor rotates pairs of dimensions, so there is nothing to show "
+            "by position.",
+            name=encoding.name,
+        )
+        raise ValueError(f"{who}: {several if found else none}")
     n_heads = found[0][0].n_kv_heads or 1
     if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < n_heads:
         raise ValueError(

@@ -12,6 +12,7 @@ from posenc.encoding import Encoding
 from posenc.encodings import ComplexOrder, Time2Vec
 from posenc.families import Additive, OwnFrequencies
 from posenc.families.numbers import size
+from posenc.languages import tr
 from posenc.measure.asking import check
 from posenc.measure.values import Array, Numbers, reals
 from posenc.precision import phase_error
@@ -52,10 +53,12 @@ def frequencies_of(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"
     if isinstance(encoding, Additive) and encoding.accepts_real and found is None:
         found = _of_vectors(encoding)
     if found is None:
-        raise ValueError(
-            f"frequencies_of: {encoding.name} has no wavelengths, because its numbers are not sines and cosines of "
-            "frequencies times positions. Pass a rotary encoding, or a sinusoidal one."
+        why = tr(
+            "{name:s} has no wavelengths, because its numbers are not sines and cosines of frequencies times "
+            "positions. Pass a rotary encoding, or a sinusoidal one.",
+            name=encoding.name,
         )
+        raise ValueError(f"frequencies_of: {why}")
     return found.detach().double().cpu().numpy()
 
 

@@ -12,10 +12,10 @@ from posenc.definitions.written import number
 from posenc.encoding import Encoding
 from posenc.explorer.cells import lanes, pairs, profile
 from posenc.explorer.cells.explanation import Explanation
+from posenc.languages import tr
 
 __all__ = ["EXPLAINED", "Explanation", "explain"]
 
-_WHO = "explore"
 Asked = Mapping[str, Any]
 
 
@@ -34,7 +34,14 @@ def explain(view: str, encoding: Encoding, formula: str, asked: Asked, row: floa
         ValueError: There is no such cell, or the view does not explain its cells.
     """
     if view not in EXPLAINED:
-        raise ValueError(f"{_WHO}: view must be one of {', '.join(EXPLAINED)}; got {short(view)}.")
+        raise ValueError(
+            tr(
+                "explore: {name:s} must be one of {choices:s}; got {got:s}.",
+                name="view",
+                choices=", ".join(EXPLAINED),
+                got=short(view),
+            )
+        )
     with torch.no_grad():
         return EXPLAINED[view](encoding, formula, asked, row, column)
 
@@ -53,7 +60,7 @@ def _similarity(encoding: Encoding, formula: str, asked: Asked, row: float, colu
     both = [_whole(name, at, asked["length"]) for name, at in (("row", row), ("column", column))]
     vectors = measure.heat_map(encoding, both)
     value = float(measure.similarity(vectors, cosine=asked["cosine"])[0, 1])
-    names = f"position {number(both[0])}", f"position {number(both[1])}"
+    names = tr("position {position:s}", position=number(both[0])), tr("position {position:s}", position=number(both[1]))
     return pairs.explain_product(vectors, formula, names, value, cosine=asked["cosine"])
 
 
@@ -66,7 +73,7 @@ def _distances(encoding: Encoding, formula: str, asked: Asked, row: float, colum
     middle, cosine = asked["length"] // 2, _whole("row", row, 2) == 1
     found = measure.by_distance(encoding, middle, [pos])
     value = float((found.cosine if cosine else found.dot)[0])
-    names = f"position {number(pos)}", f"position {number(middle)}"
+    names = tr("position {position:s}", position=number(pos)), tr("position {position:s}", position=number(middle))
     return pairs.explain_product(measure.heat_map(encoding, [pos, middle]), formula, names, value, cosine=cosine)
 
 
@@ -79,7 +86,7 @@ def _bias(encoding: Encoding, formula: str, asked: Asked, row: float, column: fl
         head = _whole("head", asked["head"], len(values))
     else:
         if not -end < column < end or column != int(column):
-            raise ValueError(f"{_WHO}: column must be a distance within {end:,}; got {column:g}.")
+            raise ValueError(tr("explore: column must be a distance within {end:,}; got {got:g}.", end=end, got=column))
         q_pos, k_pos = end - 1, end - 1 - int(column)  # the query position of the curves
         last = 1 - end if asked["ahead"] else 0
         with profile.Draws() as seen:
@@ -102,13 +109,27 @@ def _wavelengths(encoding: Encoding, formula: str, asked: Asked, row: float, col
     line, pair = _whole("row", row, len(flat)), _whole("column", column, flat.shape[1])
     frequency = abs(float(flat[line, pair]))
     why = Explanation(formula, float(measure.wavelengths(encoding).reshape(flat.shape)[line, pair]))
-    why.step(f"Pair {pair} has the frequency {number(frequency)} radians per position.")
+    why.step(
+        tr(
+            "Pair {pair:d} has the frequency {frequency:s} radians per position.",
+            pair=pair,
+            frequency=number(frequency),
+        )
+    )
     if frequency == 0:
-        why.step("It does not rotate, so it has no wavelength.")
+        why.step(tr("It does not rotate, so it has no wavelength."))
         return why
     length = 2 * np.pi / frequency
-    why.end(length, f"A rotation is 2π radians: 2π / {number(frequency)} = {number(length)} positions.")
-    why.step(f"Within {asked['length']:,} positions it makes {number(asked['length'] / length)} rotations.")
+    why.end(
+        length,
+        tr(
+            "A rotation is 2π radians: 2π / {frequency:s} = {wavelength:s} positions.",
+            frequency=number(frequency),
+            wavelength=number(length),
+        ),
+    )
+    rotations = number(asked["length"] / length)
+    why.step(tr("Within {length:,} positions it makes {n:s} rotations.", length=asked["length"], n=rotations))
     return why
 
 
@@ -119,7 +140,14 @@ def _whole(name: str, value: float, end: int) -> int:
         ValueError: The number is not whole or out of range.
     """
     if value != int(value) or not 0 <= value < end:
-        raise ValueError(f"{_WHO}: {name} must be a whole number from 0 to {end - 1:,}; got {value:g}.")
+        raise ValueError(
+            tr(
+                "explore: {name:s} must be a whole number from 0 to {last:,}; got {got:g}.",
+                name=name,
+                last=end - 1,
+                got=value,
+            )
+        )
     return int(value)
 
 

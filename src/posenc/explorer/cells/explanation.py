@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from posenc.definitions.steps import follow
 from posenc.definitions.written import number, sum_sentences
+from posenc.languages import tr
 
 Floats = NDArray[np.float64]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -61,15 +62,21 @@ class Explanation:
 
     def rounded(self) -> "Explanation":
         """Add the value rounded to each precision."""
-        parts = (f"{number(float(torch.tensor(self.value).double().to(d)))} in {name}" for name, d in DTYPES.items())
-        self.step(f"Rounded: {', '.join(parts)}.")
+        rounded = {name: number(float(torch.tensor(self.value).double().to(d))) for name, d in DTYPES.items()}
+        self.step(tr("Rounded: {float32:s} in float32, {bfloat16:s} in bfloat16, {float16:s} in float16.", **rounded))
         return self
 
     def or_code(self, name: str) -> "Explanation":
         """Replace the steps if they do not lead to the value: there is no definition, or its result differs."""
         if self.result is None or abs(self.result - self.value) > CLOSE * max(1.0, abs(self.value)):
             self.result = None
-            self.steps = [f"{name} computes it by the formula above: its code returns {number(self.value)}."]
+            self.steps = [
+                tr(
+                    "{name:s} computes it by the formula above: its code returns {value:s}.",
+                    name=name,
+                    value=number(self.value),
+                )
+            ]
         return self
 
     def as_dict(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from posenc.encoding import Encoding
 from posenc.encodings import CPVT
 from posenc.explorer.cells.explanation import Explanation, Floats
 from posenc.families import Rotary
+from posenc.languages import tr
 from posenc.measure.asking import embedding, embeds, exact, pairs_of, place, read_positions, rotating
 from posenc.measure.vectors import wave_lanes
 
@@ -30,8 +31,13 @@ def lanes_at(encoding: Encoding, pos: NDArray[np.int64], end: int, head: int) ->
         return measure.heat_map(encoding, pos, head=head)
     if end > _MOST_AROUND:
         raise ValueError(
-            f"{_WHO}: length must be at most {_MOST_AROUND:,} for {encoding.name}, whose values depend on neighbouring "
-            f"positions; got {end:,}."
+            tr(
+                "explore: length must be at most {most:,} for {name:s}, whose values depend on neighbouring positions; "
+                "got {got:,}.",
+                most=_MOST_AROUND,
+                name=encoding.name,
+                got=end,
+            )
         )
     found: Floats = measure.heat_map(encoding, np.arange(end), head=head)[pos]
     return found
@@ -55,7 +61,7 @@ def explain_lane(encoding: Encoding, formula: str, pos: int, lane: int, head: in
     """
     value = float(lanes_at(encoding, np.array([pos]), end, head)[0, lane])
     why = Explanation(formula, value)
-    why.step(f"Row: position p = {number(pos)}. Column: lane {lane}.")
+    why.step(tr("Row: position p = {p:s}. Column: lane {lane:d}.", p=number(pos), lane=lane))
     reach = max((m.kernel_size // 2 for m in encoding.modules() if isinstance(m, CPVT)), default=0)
     around = range(max(0, pos - reach), min(end, pos + reach + 1))
     one, at = _member(encoding, around)
@@ -64,7 +70,7 @@ def explain_lane(encoding: Encoding, formula: str, pos: int, lane: int, head: in
         if card.family == "additive":
             why.follow(define, (row, lane), at)
         elif card.family == "embedded":
-            why.step("The picture shows a token vector of ones.")
+            why.step(tr("The picture shows a token vector of ones."))
             why.follow(define, (row, lane), np.ones((len(at), one.d_model)), at)
         elif isinstance(one, Rotary):
             _explain_rotation(why, one, at[row], lane, head)
@@ -75,17 +81,18 @@ def explain_pair(encoding: Encoding, formula: str, pos: int, pair: int, part: st
     """Explain the cosine, the sine or the angle of one pair at one position."""
     found = measure.by_pair(encoding, [pos], head=head)[0, pair]
     why = Explanation(formula, {"cos": found.real, "sin": found.imag, "angle": float(np.angle(found))}[part])
-    why.step(f"Row: position p = {number(pos)}. Column: pair {pair}.")
+    why.step(tr("Row: position p = {p:s}. Column: pair {pair:d}.", p=number(pos), pair=pair))
     one, at = _member(encoding, [pos])
     if (both := _both(why, one, at, pair, head)) is not None:
         cos, sin = both
         if part == "angle":
-            why.end(
-                float(np.arctan2(sin, cos)),
-                f"The angle is atan2({number(sin)}, {number(cos)}) = {number(np.arctan2(sin, cos))}.",
-            )
+            angle = float(np.arctan2(sin, cos))
+            numbers = {"sin": number(sin), "cos": number(cos), "angle": number(angle)}
+            why.end(angle, tr("The angle is atan2({sin:s}, {cos:s}) = {angle:s}.", **numbers))
+        elif part == "cos":
+            why.end(cos, tr("The picture shows the cosine."))
         else:
-            why.end({"cos": cos, "sin": sin}[part], f"The picture shows the {'cosine' if part == 'cos' else 'sine'}.")
+            why.end(sin, tr("The picture shows the sine."))
     return why.or_code(one.name).rounded()
 
 
@@ -131,13 +138,17 @@ def _explain_rotation(why: Explanation, one: Any, at: Any, lane: int, head: int)
     query = torch.zeros(one.head_dim).index_fill_(0, pairs_of(one)[0], 1.0).double().numpy()
     row = define(p)[0][(*heads, lane)]
     met = np.flatnonzero(row * query)
-    why.step("A query with 1 in the first lane of each pair, and 0 elsewhere, is multiplied by R(p).")
+    why.step(tr("A query with 1 in the first lane of each pair, and 0 elsewhere, is multiplied by R(p)."))
     for column in met[:2] if len(met) else [lane]:
-        why.step(f"The element R[{lane}, {column}].")
+        why.step(tr("The element R[{row:d}, {column:d}].", row=lane, column=int(column)))
         why.follow(define, (*heads, lane, int(column)), p)
     if len(met) == 1:
-        why.end(float(row[met[0]]), f"Lane {lane} is R[{lane}, {met[0]}] · 1 = {number(row[met[0]])}.")
+        value, names = float(row[met[0]]), {"lane": lane, "column": int(met[0])}
+        why.end(
+            value,
+            tr("Lane {lane:d} is R[{row:d}, {column:d}] · 1 = {value:s}.", **names, row=lane, value=number(value)),
+        )
     elif not len(met):
-        why.end(0.0, f"The query is 0 wherever row {lane} of R is not, so lane {lane} is 0.")
+        why.end(0.0, tr("The query is 0 wherever row {row:d} of R is not, so lane {lane:d} is 0.", row=lane, lane=lane))
     else:
-        why.dot(row, query, f"Row {lane} of R times the query")
+        why.dot(row, query, tr("Row {row:d} of R times the query", row=lane))

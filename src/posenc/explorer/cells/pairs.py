@@ -11,6 +11,7 @@ from posenc.defined import card_of, definition_of, of_text
 from posenc.definitions.written import number
 from posenc.encoding import Encoding
 from posenc.explorer.cells.explanation import Explanation, Floats
+from posenc.languages import tr
 from posenc.measure.asking import exact, heads, read_positions
 
 _WHO = "explore"
@@ -29,28 +30,30 @@ def explain_product(
         cosine: Whether the product is divided by the lengths of both.
     """
     why = Explanation(formula, value)
-    total = why.dot(vectors[0], vectors[1], f"The dot product of {names[0]} and {names[1]}")
+    total = why.dot(vectors[0], vectors[1], tr("The dot product of {a:s} and {b:s}", a=names[0], b=names[1]))
     if cosine:
         sizes = np.linalg.norm(vectors, axis=1)
-        why.step(f"The vectors have lengths {number(sizes[0])} and {number(sizes[1])}.")
-        found = float(total / sizes.prod()) if sizes.all() else 0.0
-        product = f"{number(total)} / ({number(sizes[0])} · {number(sizes[1])})"
-        why.end(
-            found, f"The cosine is {product} = {number(found)}." if sizes.all() else "A vector is zero, so it is 0."
-        )
+        why.step(tr("The vectors have lengths {a:s} and {b:s}.", a=number(sizes[0]), b=number(sizes[1])))
+        if sizes.all():
+            found = float(total / sizes.prod())
+            product = f"{number(total)} / ({number(sizes[0])} · {number(sizes[1])})"
+            why.end(found, tr("The cosine is {product:s} = {cosine:s}.", product=product, cosine=number(found)))
+        else:
+            why.end(0.0, tr("A vector is zero, so it is 0."))
     return why.rounded()
 
 
 def explain_distance(encoding: Encoding, formula: str, q_pos: int, k_pos: int, value: float) -> Explanation:
     """Explain the distance to which an index map sends a query and a key."""
     why = Explanation(formula, value)
-    why.step(f"Query at {q_pos:,}, key at {k_pos:,}: distance i - j = {q_pos - k_pos:,}.")
+    where = {"query": q_pos, "key": k_pos, "distance": q_pos - k_pos}
+    why.step(tr("Query at {query:,}, key at {key:,}: distance i - j = {distance:,}.", **where))
     card = card_of(encoding)
     define = definitions.find(f"{card.name}_distance") if card else None
     if define is not None:
         known = {k: v for k, v in encoding.options().items() if k in inspect.signature(define).parameters}
         why.follow(partial(define, **known), (0, 0), np.array([q_pos]), np.array([k_pos]))
-        why.step(f"Query and key are rotated by the distance {number(value)}.")
+        why.step(tr("Query and key are rotated by the distance {distance:s}.", distance=number(value)))
     return why.or_code(encoding.name)
 
 
@@ -69,15 +72,23 @@ def explain_bias(
         text: The tokens (1, length, d_model) from position 0 on, for an encoding that reads them.
     """
     why = Explanation(formula, value)
-    distance = q_pos - k_pos
-    side = "looks back" if distance > 0 else "looks ahead" if distance < 0 else "is the token itself"
-    why.step(f"Query at {q_pos:,}, key at {k_pos:,}: distance i - j = {distance:,}, which {side}. Head h = {head}.")
+    side = tr("looks back") if q_pos > k_pos else tr("looks ahead") if q_pos < k_pos else tr("is the token itself")
+    why.step(
+        tr(
+            "Query at {query:,}, key at {key:,}: distance i - j = {distance:,}, which {side:s}. Head h = {head:d}.",
+            query=q_pos,
+            key=k_pos,
+            distance=q_pos - k_pos,
+            side=side,
+            head=head,
+        )
+    )
     at, k_at = (read_positions(_WHO, encoding, p) for p in (q_pos, k_pos))
     model = exact(encoding, at, k_at)
     n_heads, head_dim = heads(model)
     ones = torch.ones(n_heads, 1, head_dim, dtype=torch.float64)
     if model.reads_qk:
-        why.step("The term depends on query and key; both are vectors of ones here.")
+        why.step(tr("The term depends on query and key; both are vectors of ones here."))
     follow_bias(why, model, (at, k_at), (ones, ones), head, text)
     return why.or_code(encoding.name).rounded()
 

@@ -15,6 +15,7 @@ from posenc.definitions.written import braced, number
 from posenc.encoding import Encoding
 from posenc.explorer.cells.explanation import Explanation
 from posenc.explorer.cells.pairs import follow_bias
+from posenc.languages import tr
 from posenc.measure.asking import embeds, exact, place, place_both, sites
 from posenc.piecewise import Piecewise
 
@@ -46,21 +47,29 @@ def explain_score(encoding: Encoding, formula: str, asked: Mapping[str, Any], di
     drawn = [out[:1] for out in seen.found]
     value = float(picture.mean[head, 0])
     why = Explanation(formula, value)
-    why.step(f"Distance m = q_pos - k_pos = {distance:,}; head {head}.")
+    why.step(tr("Distance m = q_pos - k_pos = {distance:,}; head {head:d}.", distance=distance, head=head))
     with torch.no_grad():
         contents = drawn[0], drawn[0 if content == "same" else 1]
         text = drawn[1 if content == "same" else 2] if encoding.reads_x else None
         score = _follow_draw(why, encoding, contents, text, (distance, q_pos), head)
     low, high = (number(float(edge[head, 0])) for edge in (picture.low, picture.high))
     why.step(
-        f"Over {n_draws} draws of {'q = k' if content == 'same' else 'q and k'} from N(0, 1) the scores are on average "
-        f"{number(value)}, and 90 % of them are from {low} to {high}."
+        tr(
+            "Over {n:d} draws of {content:s} from N(0, 1) the scores are on average {mean:s}, and 90 % of them are "
+            "from {low:s} to {high:s}.",
+            n=n_draws,
+            content="q = k" if content == "same" else tr("q and k"),
+            mean=number(value),
+            low=low,
+            high=high,
+        )
     )
     rest = n_draws * value - score if n_draws > 1 else 0.0
     if n_draws > 1:
-        why.step(f"The scores of the other {n_draws - 1:,} draws add up to {number(rest)}.")
+        why.step(tr("The scores of the other {n:,} draws add up to {sum:s}.", n=n_draws - 1, sum=number(rest)))
     mean = (score + rest) / n_draws
-    why.end(mean, f"The mean of the draws is shown: ({number(score)} + {braced(rest)}) / {n_draws} = {number(mean)}.")
+    quotient = f"({number(score)} + {braced(rest)}) / {n_draws}"
+    why.end(mean, tr("The mean of the draws is shown: {quotient:s} = {mean:s}.", quotient=quotient, mean=number(mean)))
     return why
 
 
@@ -91,7 +100,7 @@ def _follow_draw(
     else:
         placed, k_placed = place_both(_WHO, model, at, k_at)
     if embeds(model, at):
-        why.step("Query and key are token vectors with position added, split into heads in order.")
+        why.step(tr("Query and key are token vectors with position added, split into heads in order."))
         n_heads = len(measure.profile(encoding, [0], n_draws=1, q_pos=0).mean)
         q, k = (
             model.embed(t[:, None], p).unflatten(-1, (n_heads, -1)).transpose(1, 2)
@@ -102,21 +111,28 @@ def _follow_draw(
     if isinstance(one, Piecewise):
         apart = float(one.distances(at, k_at)[0][0])
         why.step(
-            f"{one.name} maps it to the distance {number(apart)}: the query is rotated by that, the key is not rotated."
+            tr(
+                "{name:s} maps it to the distance {distance:s}: the query is rotated by that, the key is not rotated.",
+                name=one.name,
+                distance=number(apart),
+            )
         )
         one = one.rope
         placed, k_placed = (place(one, torch.tensor([p], dtype=torch.float64)) for p in (apart, 0.0))
     rotated, k_rotated = (t[0, :, 0].numpy() for t in one.rotate(q, k, placed, k_placed))
     scale = one.score_scale(q.shape[-1])
-    total = why.dot(rotated[head], k_rotated[head], "In the first draw the product of query and key")
-    why.step(f"Times the scale it is {number(total)} · {number(scale)} = {number(scale * total)}.")
+    total = why.dot(rotated[head], k_rotated[head], tr("In the first draw the product of query and key"))
+    product = f"{number(total)} · {number(scale)} = {number(scale * total)}"
+    why.step(tr("Times the scale it is {product:s}.", product=product))
     scores = torch.from_numpy(scale * (rotated * k_rotated).sum(-1))
     bias = one.bias(q, k, placed, k_placed)
     if bias is not None:
         follow_bias(why, one, (at, k_at), (q[0], k[0]), head, text)
         before, added = float(scores[head]), float(bias[0, head, 0, 0])
         scores = scores + bias[0, :, 0, 0]
-        why.step(f"With the bias it is {number(before)} + {braced(added)} = {number(before + added)}.")
+        why.step(
+            tr("With the bias it is {sum:s}.", sum=f"{number(before)} + {braced(added)} = {number(before + added)}")
+        )
     return _follow_rescored(why, one, scores, (q, k), (at, k_at), head, text) if one.rescores else float(scores[head])
 
 
@@ -142,13 +158,14 @@ def _follow_rescored(
     """
     define = definition_of(one)
     assert define is not None
-    why.step(f"{one.name} maps the score {number(float(scores[head]))}.")
+    why.step(tr("{name:s} maps the score {score:s}.", name=one.name, score=number(float(scores[head]))))
     known = inspect.signature(define.func).parameters
     if "bias" in known:  # the map treats each key separately, but mixes all heads
         term = definition_of(one.encoding)
         assert term is not None
         bias = term(*(p.numpy() for p in places))
-        why.step(f"{one.encoding.name} gives the biases {', '.join(map(number, bias[:, 0, 0]))}, one per head.")
+        biases = ", ".join(map(number, bias[:, 0, 0]))
+        why.step(tr("{name:s} gives the biases {biases:s}, one per head.", name=one.encoding.name, biases=biases))
         return why.follow(define, (head, 0, 0), scores[:, None, None].numpy(), bias, np.ones((1, 1), dtype=bool))
     n_keys = int(torch.cat(places).max()) + 1 - int(places[1])  # the map counts the keys from this one to the query
     if text is not None:

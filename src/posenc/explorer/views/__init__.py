@@ -6,9 +6,10 @@ from typing import Any
 from posenc.config.values import short
 from posenc.explorer.frames import Frame
 from posenc.explorer.views import attending, cell, extending, model, scores, vectors, waves
-from posenc.explorer.views.controls import WHO, Control
+from posenc.explorer.views.controls import Control
 from posenc.explorer.views.subjects import allow
 from posenc.explorer.views.view import View
+from posenc.languages import tr
 
 VIEWS: dict[str, View] = {
     view.id: view
@@ -46,5 +47,7 @@ def answer(view_id: str, query: Mapping[str, str]) -> Frame | dict[str, Any]:
     [6.28, 628.32]
     """
     if view_id not in VIEWS:
-        raise ValueError(f"{WHO}: there is no view {short(view_id)}; there are: {', '.join(VIEWS)}.")
+        raise ValueError(
+            tr("explore: there is no view {name:s}; there are: {known:s}.", name=short(view_id), known=", ".join(VIEWS))
+        )
     return VIEWS[view_id].answer(query)

@@ -9,8 +9,9 @@ from posenc import measure
 from posenc.explorer import studies
 from posenc.explorer.frames import Frame
 from posenc.explorer.studies import Study
-from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control
+from posenc.explorer.views.controls import COLUMNS, ROWS, Control
 from posenc.explorer.views.view import Series, Values, View, axis, of_lines, of_matrix, spread
+from posenc.languages import tr
 from posenc.study.config import read_size
 
 _MOST_TOKENS = 512
@@ -29,13 +30,23 @@ def _attention(asked: Values) -> Frame:
     ids, unknown = study.tokens(asked["text"])
     if not ids:
         raise ValueError(
-            f"{WHO}: text must have characters that occur in the study's training text; got {asked['text'][:40]!r}."
+            tr(
+                "explore: text must have characters that occur in the study's training text; got {got:s}.",
+                got=repr(asked["text"][:40]),
+            )
         )
     ids = ids[:_MOST_TOKENS]
     sizes = {"layer": len(model.blocks), "head": read_size(study.cells[cell].size).n_heads}
     for name, most in sizes.items():
         if asked[name] >= most:
-            raise ValueError(f"{WHO}: {name} must be from 0 to {most - 1}; got {asked[name]}.")
+            raise ValueError(
+                tr(
+                    "explore: {name:s} must be from 0 to {last:d}; got {got:d}.",
+                    name=name,
+                    last=most - 1,
+                    got=asked[name],
+                )
+            )
     head = {
         "view": "attention",
         "of": "A",
@@ -44,7 +55,9 @@ def _attention(asked: Values) -> Frame:
         "cell": cell,
         **{f"n_{name}s": most for name, most in sizes.items()},
         "tokens": [_shown(study.symbols[i]) for i in ids],
-        "notes": [f"Left out, because the study's training text has none of them: {unknown}"] if unknown else [],
+        "notes": [tr("Left out, because the study's training text has none of them: {unknown:s}", unknown=unknown)]
+        if unknown
+        else [],
         "code": _code(study, cell, ids, asked),
     }
     drawn = {"map": _map, "distance": _by_distance, "encodings": _by_encoding, "profile": _profile}
@@ -58,18 +71,27 @@ def _map(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str,
     rows, columns = spread(n, asked["rows"]), spread(n, asked["columns"])
     shown = np.where(np.tri(n, dtype=bool), weights, np.nan)[np.ix_(rows.astype(int), columns.astype(int))]
     head |= {
-        "title": f"{cell}: attention weights of layer {asked['layer']}, head {asked['head']}",
-        "x": axis("key token"),
-        "y": axis("query token"),
+        "title": tr(
+            "{cell:s}: attention weights of layer {layer:d}, head {head:d}",
+            cell=cell,
+            layer=asked["layer"],
+            head=asked["head"],
+        ),
+        "x": axis(tr("key token")),
+        "y": axis(tr("query token")),
     }
     return of_matrix(head, shown, rows, columns, (n, n))
 
 
 def _by_distance(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
     found = measure.attention_by_distance(measure.attention_maps(study.model(cell), ids))
-    head |= _of_distance(f"{cell}: attention weight by distance, heads of layer {asked['layer']}")
+    head |= _of_distance(
+        tr("{cell:s}: attention weight by distance, heads of layer {layer:d}", cell=cell, layer=asked["layer"])
+    )
     distance = np.arange(float(len(ids)))
-    return of_lines(head, [Series(f"head {h}", distance, y) for h, y in enumerate(found[asked["layer"]])])
+    return of_lines(
+        head, [Series(tr("head {head:d}", head=h), distance, y) for h, y in enumerate(found[asked["layer"]])]
+    )
 
 
 def _by_encoding(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
@@ -78,19 +100,25 @@ def _by_encoding(study: Study, cell: str, ids: list[int], asked: Values, head: d
     for name, encoding in _siblings(study, cell).items():
         maps = measure.attention_maps(study.model(name), ids)[asked["layer"]]
         series.append(Series(encoding, distance, measure.attention_by_distance(maps).mean(0)))
-    head |= _of_distance(f"Attention weight by distance in layer {asked['layer']}, mean of its heads, by encoding")
+    title = tr("Attention weight by distance in layer {layer:d}, mean of its heads, by encoding", layer=asked["layer"])
+    head |= _of_distance(title)
     return of_lines(head, series)
 
 
 def _profile(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
     distance = np.arange(float(_reach(study, ids)))
     found = measure.profile(study.model(cell).encoding, distance.astype(int), content="same", seed=0)
-    head |= _of_scores(f"{cell}: score by distance of the trained encoding, q = k drawn at random", study, head)
-    head["notes"][-1] += " The band contains 90 % of them."
+    title = tr("{cell:s}: score by distance of the trained encoding, q = k drawn at random", cell=cell)
+    means = tr("Means of {draws:d} draws; the band contains 90 % of them.", draws=_DRAWS)
+    head |= _of_scores(title, means, study, head)
     bands = zip(found.mean, found.low, found.high, strict=True)
     several = len(found.mean) > 1
     return of_lines(
-        head, [Series(f"head {h}" if several else "score", distance, *band) for h, band in enumerate(bands)]
+        head,
+        [
+            Series(tr("head {head:d}", head=h) if several else tr("score"), distance, *band)
+            for h, band in enumerate(bands)
+        ],
     )
 
 
@@ -100,7 +128,8 @@ def _profiles(study: Study, cell: str, ids: list[int], asked: Values, head: dict
     for name, encoding in _siblings(study, cell).items():
         found = measure.profile(study.model(name).encoding, distance.astype(int), content="same", seed=0)
         series.append(Series(encoding, distance, found.mean.mean(0)))
-    head |= _of_scores("Score by distance of each trained encoding, mean of its heads, q = k drawn", study, head)
+    title = tr("Score by distance of each trained encoding, mean of its heads, q = k drawn")
+    head |= _of_scores(title, tr("Means of {draws:d} draws.", draws=_DRAWS), study, head)
     return of_lines(head, series)
 
 
@@ -114,18 +143,18 @@ def _reach(study: Study, ids: list[int]) -> int:
     return max(len(ids), study.config.train_len)
 
 
-def _of_scores(title: str, study: Study, head: Mapping[str, Any]) -> dict[str, Any]:
+def _of_scores(title: str, means: str, study: Study, head: Mapping[str, Any]) -> dict[str, Any]:
     trained = study.config.train_len
     return {
         **_of_distance(title),
-        "y": axis("score"),
-        "lines": [{"label": f"trained {trained}", "x": trained}],
-        "notes": [*head["notes"], f"Means of {_DRAWS} draws."],
+        "y": axis(tr("score")),
+        "lines": [{"label": tr("trained {n:,}", n=trained), "x": trained}],
+        "notes": [*head["notes"], means],
     }
 
 
 def _of_distance(title: str) -> dict[str, Any]:
-    return {"title": title, "x": axis("distance", "tokens"), "y": axis("mean weight")}
+    return {"title": title, "x": axis(tr("distance"), tr("tokens")), "y": axis(tr("mean weight"))}
 
 
 def _shown(byte: int) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 
 from posenc.explorer import cells
 from posenc.explorer.views import scores, vectors, waves
-from posenc.explorer.views.controls import WHO, Control, read_number, read_word
+from posenc.explorer.views.controls import Control, read_number, read_word
 from posenc.explorer.views.view import View, read_view
+from posenc.languages import tr
 
 _OF = {
     view.id: view
@@ -35,7 +36,12 @@ class CellView(View):
         """
         for name in ("view", "row", "column"):
             if name not in query:
-                raise ValueError(f"{WHO}: {name} is missing; a cell is given by view, row and column. Add {name}=...")
+                raise ValueError(
+                    tr(
+                        "explore: {name:s} is missing; a cell is given by view, row and column. Add {name:s}=...",
+                        name=name,
+                    )
+                )
         view = _OF[read_word("view", query["view"], tuple(_OF))]
         row, column = read_number("row", query["row"]), read_number("column", query["column"])
         rest = {key: text for key, text in query.items() if key not in ("view", "row", "column")}

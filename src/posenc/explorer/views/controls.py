@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from posenc.config.values import short
+from posenc.languages import tr
 
-WHO = "explore"
 LONGEST = 1_000_000  # positions
 MOST_PIXELS = 4096  # rows or columns of a picture
 WIDEST = 4096  # dimensions
@@ -51,7 +51,12 @@ class Control:
         """
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(
-                f"{WHO}: {self.name} must have at most {_MOST_CHARACTERS} characters; got {len(text)}. Shorten it."
+                tr(
+                    "explore: {name:s} must have at most {most:d} characters; got {got:d}. Shorten it.",
+                    name=self.name,
+                    most=_MOST_CHARACTERS,
+                    got=len(text),
+                )
             )
         match self.kind:
             case "int":
@@ -64,14 +69,27 @@ class Control:
                 return read_word(self.name, text, self.choices)
         if self.max is not None and len(text) > self.max:
             raise ValueError(
-                f"{WHO}: {self.name} must have at most {self.max:g} characters; got {len(text)}. Shorten it."
+                tr(
+                    "explore: {name:s} must have at most {most:d} characters; got {got:d}. Shorten it.",
+                    name=self.name,
+                    most=int(self.max),
+                    got=len(text),
+                )
             )
         return text
 
     def _within(self, value: float) -> float:
         low, high = (-math.inf if self.min is None else self.min), (math.inf if self.max is None else self.max)
         if not low <= value <= high:
-            raise ValueError(f"{WHO}: {self.name} must be from {low:,.10g} to {high:,.10g}; got {short(value)}.")
+            raise ValueError(
+                tr(
+                    "explore: {name:s} must be from {low:,.10g} to {high:,.10g}; got {got:s}.",
+                    name=self.name,
+                    low=low,
+                    high=high,
+                    got=short(value),
+                )
+            )
         return value
 
 
@@ -89,8 +107,12 @@ def read_query(view: str, controls: tuple[Control, ...], query: Mapping[str, str
     for key in query:
         if key not in known:
             raise ValueError(
-                f"{WHO}: the view {view} has no option {short(key)}; it takes "
-                f"{', '.join(known) or 'none'}. Leave it out."
+                tr(
+                    "explore: the view {view:s} has no option {key:s}; it takes {known:s}. Leave it out.",
+                    view=view,
+                    key=short(key),
+                    known=", ".join(known) or "none",
+                )
             )
     return {name: c.read(query[name]) if name in query else c.default for name, c in known.items()}
 
@@ -104,7 +126,7 @@ def read_integer(name: str, text: str) -> int:
     plain = text.strip()
     digits = plain[1:] if plain[:1] in "+-" else plain
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise ValueError(f"{WHO}: {name} must be a whole number; got {short(text)}.")
+        raise ValueError(tr("explore: {name:s} must be a whole number; got {got:s}.", name=name, got=short(text)))
     return int(plain)
 
 
@@ -119,7 +141,7 @@ def read_number(name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{WHO}: {name} must be a finite number; got {short(text)}.")
+        raise ValueError(tr("explore: {name:s} must be a finite number; got {got:s}.", name=name, got=short(text)))
     return value
 
 
@@ -130,7 +152,7 @@ def read_flag(name: str, text: str) -> bool:
         ValueError: The text is neither.
     """
     if text.lower() not in _FLAGS:
-        raise ValueError(f"{WHO}: {name} must be true or false; got {short(text)}.")
+        raise ValueError(tr("explore: {name:s} must be true or false; got {got:s}.", name=name, got=short(text)))
     return _FLAGS[text.lower()]
 
 
@@ -141,7 +163,14 @@ def read_word(name: str, text: str, choices: tuple[str, ...]) -> str:
         ValueError: The text is not an allowed word.
     """
     if text not in choices:
-        raise ValueError(f"{WHO}: {name} must be one of {', '.join(choices)}; got {short(text)}.")
+        raise ValueError(
+            tr(
+                "explore: {name:s} must be one of {choices:s}; got {got:s}.",
+                name=name,
+                choices=", ".join(choices),
+                got=short(text),
+            )
+        )
     return text
 
 
@@ -154,7 +183,14 @@ def read_list(name: str, text: str, most: int = WIDEST) -> list[str]:
     parts = [part.strip().strip("'\"") for part in text.strip().strip("()[]").split(",")]
     parts = parts[:-1] if parts[-1] == "" else parts
     if not parts or len(parts) > most or not all(parts):
-        raise ValueError(f"{WHO}: {name} must be 1 to {most} values separated by commas; got {short(text)}.")
+        raise ValueError(
+            tr(
+                "explore: {name:s} must be 1 to {most:d} values separated by commas; got {got:s}.",
+                name=name,
+                most=most,
+                got=short(text),
+            )
+        )
     return parts
 
 

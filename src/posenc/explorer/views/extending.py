@@ -5,8 +5,9 @@ import numpy as np
 from posenc import measure
 from posenc.config.values import short
 from posenc.explorer.frames import Frame
-from posenc.explorer.views.controls import WHO, WIDEST, Control, read_list
+from posenc.explorer.views.controls import WIDEST, Control, read_list
 from posenc.explorer.views.view import Series, Values, View, axis, code, of_lines
+from posenc.languages import tr
 from posenc.measure import Extension
 
 FATES = ("kept", "blended", "divided")  # as numbers: 0, 1, 2
@@ -30,19 +31,26 @@ def _extension(asked: Values) -> Frame:
     call = f"measure.extend({asked['head_dim']}, {asked['base']!r}, {lengths[0]}, {lengths[1]}, method{others})"
     lines = [f"found = [{call} for method in {tuple(chosen)}]", "values = [one.divided_by for one in found]"]
     head = {
-        "title": f"Extending {lengths[0]:,} positions to {lengths[1]:,}: the change of each pair",
-        "x": axis("pair"),
-        "y": axis("frequency divided by", log=True),
-        "y2": axis("wavelength", "positions", log=True),
+        "title": tr(
+            "Extending {trained:,} positions to {target:,}: the change of each pair",
+            trained=lengths[0],
+            target=lengths[1],
+        ),
+        "x": axis(tr("pair")),
+        "y": axis(tr("frequency divided by"), log=True),
+        "y2": axis(tr("wavelength"), tr("positions"), log=True),
         "lines": [
-            {"label": f"trained {lengths[0]:,}", "y": lengths[0], "group": "wavelength"},
-            {"label": f"target {lengths[1]:,}", "y": lengths[1], "group": "wavelength"},
+            {"label": tr("trained {n:,}", n=lengths[0]), "y": lengths[0], "group": "wavelength"},
+            {"label": tr("target {n:,}", n=lengths[1]), "y": lengths[1], "group": "wavelength"},
         ],
         "methods": [_row(one, lengths[0]) for one in found],
         "fates": list(FATES),
         "notes": [
-            f"The factor is {lengths[1] / lengths[0]:.6g}.",
-            "Self-Extend, ReRoPE and dual chunk attention change no pair: they map distances; see the view Distances.",
+            tr("The factor is {factor:.6g}.", factor=lengths[1] / lengths[0]),
+            tr(
+                "Self-Extend, ReRoPE and dual chunk attention change no pair: they map distances; see the view "
+                "Distances."
+            ),
         ],
         "code": code(None, lines, "posenc explore"),
     }
@@ -78,7 +86,10 @@ def _methods(text: str) -> list[str]:
     named = list(dict.fromkeys(read_list("methods", text, len(measure.METHODS))))
     for name in named:
         if name not in measure.METHODS:
-            raise ValueError(f"{WHO}: methods must be all or some of {', '.join(measure.METHODS)}; got {short(name)}.")
+            known = ", ".join(measure.METHODS)
+            raise ValueError(
+                tr("explore: methods must be all or some of {known:s}; got {got:s}.", known=known, got=short(name))
+            )
     return named
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from posenc import frequencies, inspection, measure
 from posenc.explorer import models
 from posenc.explorer.frames import Frame
-from posenc.explorer.views.controls import WHO, Control
+from posenc.explorer.views.controls import Control
 from posenc.explorer.views.extending import FATES, as_numbers
 from posenc.explorer.views.view import Series, Values, View, axis, code, of_lines
+from posenc.languages import tr
 from posenc.measure import METHODS
 
 _FACTS = (
@@ -24,16 +25,25 @@ def _model(asked: Values) -> Frame:
     shown = models.open_shown(asked["model"])
     if asked["layer"] >= len(shown.layers):
         last = len(shown.layers) - 1
-        raise ValueError(f"{WHO}: layer must be from 0 to {last}, the layers of {shown.name}; got {asked['layer']}.")
+        raise ValueError(
+            tr(
+                "explore: layer must be from 0 to {last:d}, the layers of {name:s}; got {got:d}.",
+                last=last,
+                name=shown.name,
+                got=asked["layer"],
+            )
+        )
     layer = shown.found["layers"][shown.layers[asked["layer"]]]
     head: dict[str, Any] = {
         "kind": "lines",
-        "title": f"{shown.name}, layer {asked['layer']}: {_summary(layer)}",
+        "title": tr(
+            "{name:s}, layer {layer:d}: {summary:s}", name=shown.name, layer=asked["layer"], summary=_summary(layer)
+        ),
         "subject": shown.name,
         "view": "model",
         "of": "A",
-        "x": axis("pair"),
-        "y": axis("wavelength", "positions", log=True),
+        "x": axis(tr("pair")),
+        "y": axis(tr("wavelength"), tr("positions"), log=True),
         "layers": [
             {"index": i, "group": place, **_brief(shown.found["layers"][place])} for i, place in enumerate(shown.layers)
         ],
@@ -44,10 +54,15 @@ def _model(asked: Values) -> Frame:
         "notes": [*(w["message"] for w in shown.found["warnings"])],
     }
     if not shown.counted:
-        head["notes"].append("The configuration does not give the number of layers; each kind of layer is shown once.")
+        head["notes"].append(
+            tr("The configuration does not give the number of layers; each kind of layer is shown once.")
+        )
     if layer["encoding"] != "rope":
-        why = "they use no position" if layer["encoding"] == "nope" else "they mix positions in another way"
-        head["notes"].append(f"Layers of kind {layer['kind']} have no rotation: {why}.")
+        head["notes"].append(
+            tr("Layers of kind {kind:s} have no rotation: they use no position.", kind=layer["kind"])
+            if layer["encoding"] == "nope"
+            else tr("Layers of kind {kind:s} have no rotation: they mix positions in another way.", kind=layer["kind"])
+        )
         lines = [f"values = inspection.inspect({_source(shown)!r})['layers'][{shown.layers[asked['layer']]}]"]
         return of_lines(head | {"pairs": None, "code": _code(shown, lines)}, [])
     return _pairs(head, shown, layer, asked)
@@ -67,8 +82,11 @@ def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], 
     else:
         if not trained:
             raise ValueError(
-                f"{WHO}: the configuration of {shown.name} does not give its trained length, which every method needs. "
-                "Choose method=own."
+                tr(
+                    "explore: the configuration of {name:s} does not give its trained length, which every method "
+                    "needs. Choose method=own.",
+                    name=shown.name,
+                )
             )
         reach = asked["target"] or max(4 * trained, layer["max_len"] or 0)
         tried = measure.extend(width, float(layer["base"]), trained, reach, asked["method"])
@@ -80,20 +98,23 @@ def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], 
         waves = [np.where(f > 0, 2 * math.pi / f, np.nan) for f in (plain, np.abs(after))]
     never = None if not trained else int((waves[0] > trained).sum())
     head |= {
-        "lines": [{"label": f"{w} {n:,}", "y": n} for w, n in (("trained", trained), ("reaches", reach)) if n],
+        "lines": [
+            *([{"label": tr("trained {n:,}", n=trained), "y": trained}] if trained else []),
+            *([{"label": tr("reaches {n:,}", n=reach), "y": reach}] if reach else []),
+        ],
         "pairs": {fate: fates.count(fate) for fate in FATES} | {"never_full_turn": never},
         "gain": gain,
         "code": _code(shown, lines),
     }
     series = [
-        Series("before", pair, waves[0], group="wavelength"),
-        Series("after", pair, waves[1], group="wavelength"),
+        Series(tr("before"), pair, waves[0], group="wavelength"),
+        Series(tr("after"), pair, waves[1], group="wavelength"),
         Series("fate", pair, as_numbers(fates), group="fate"),
     ]
     if trained:
-        series.append(Series("in training", pair, trained / waves[0], group="turns"))
+        series.append(Series(tr("in training"), pair, trained / waves[0], group="turns"))
     if reach:
-        series.append(Series("at the longest length", pair, reach / waves[1], group="turns"))
+        series.append(Series(tr("at the longest length"), pair, reach / waves[1], group="turns"))
     return of_lines(head, series)
 
 
@@ -124,10 +145,18 @@ def _summary(layer: Mapping[str, Any]) -> str:
         return "NoPE"
     if layer["encoding"] != "rope":
         return str(layer["kind"]).replace("_", " ")
-    sees = {"chunked_attention": "chunks", "full_attention": "full", None: "full"}.get(layer["kind"], "sliding")
-    window = f" of {layer['window']:,}" if layer["window"] else ""
-    scaled = "" if layer["rope_type"] == "default" else f", {layer['rope_type']}"
-    return f"{sees}{window}, RoPE base {layer['base']:,.10g}{scaled}"
+    sees, base = _reach(layer["kind"], layer["window"]), layer["base"]
+    if layer["rope_type"] == "default":
+        return tr("{sees:s}, RoPE base {base:,.10g}", sees=sees, base=base)
+    return tr("{sees:s}, RoPE base {base:,.10g}, {scaling:s}", sees=sees, base=base, scaling=layer["rope_type"])
+
+
+def _reach(kind: str | None, window: int | None) -> str:
+    if kind == "full_attention" or kind is None:
+        return tr("full")
+    if kind == "chunked_attention":
+        return tr("chunks of {window:,}", window=window) if window else tr("chunks")
+    return tr("sliding of {window:,}", window=window) if window else tr("sliding")
 
 
 MODEL = View(

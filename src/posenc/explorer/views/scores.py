@@ -9,7 +9,7 @@ from posenc import measure
 from posenc.encoding import Encoding
 from posenc.explorer.frames import Frame
 from posenc.explorer.views import fitting
-from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control, length
+from posenc.explorer.views.controls import COLUMNS, ROWS, Control, length
 from posenc.explorer.views.subjects import Subject
 from posenc.explorer.views.vectors import no_vectors
 from posenc.explorer.views.view import (
@@ -26,6 +26,7 @@ from posenc.explorer.views.view import (
     spread,
 )
 from posenc.families import Bias
+from posenc.languages import tr
 
 _MOST_HEADS = 16  # curves in one picture
 _MOST_PAIRS = 2**24  # numbers of all heads, computed together
@@ -46,20 +47,25 @@ def _profile(subject: Subject, asked: Values) -> Frame:
     )
     n_heads = len(found.mean)
     series = [
-        Series(f"head {h}" if n_heads > 1 else "score", distance, found.mean[h], found.low[h], found.high[h])
+        Series(_named(h, n_heads, tr("score")), distance, found.mean[h], found.low[h], found.high[h])
         for h in range(min(n_heads, _MOST_HEADS))
     ]
-    content = {"same": "q = k", "independent": "q and k independent"}[asked["content"]]
+    title = {
+        "same": tr("{name:s}: score by distance, q = k drawn at random", name=subject.encoding.name),
+        "independent": tr(
+            "{name:s}: score by distance, q and k independent drawn at random", name=subject.encoding.name
+        ),
+    }[asked["content"]]
     lines = [
         chosen("distance", asked["length"], asked["points"]),
         f"values = measure.profile(encoding, distance, content={asked['content']!r}, n_draws={asked['draws']}, seed=0)",
     ]
     head = {
-        "title": f"{subject.encoding.name}: score by distance, {content} drawn at random",
-        "x": axis("distance", "tokens"),
-        "y": axis("score"),
+        "title": title,
+        "x": axis(tr("distance"), tr("tokens")),
+        "y": axis(tr("score")),
         "notes": [
-            f"Means of {asked['draws']} draws; the band contains 90 % of them.",
+            tr("Means of {draws:d} draws; the band contains 90 % of them.", draws=asked["draws"]),
             *_fewer(subject.encoding, wanted, asked),
             *_of_heads(n_heads),
         ],
@@ -73,8 +79,14 @@ def _fewer(encoding: Encoding, wanted: int, asked: Values) -> list[str]:
     if asked["draws"] == wanted:
         return []
     return [
-        f"Only {asked['draws']} of {wanted} draws were taken: each draw of {encoding.name} needs a whole text of "
-        f"{asked['length']:,} tokens. A shorter length allows more; the Python code has no limit."
+        tr(
+            "Only {draws:d} of {wanted:d} draws were taken: each draw of {name:s} needs a whole text of {length:,} "
+            "tokens. A shorter length allows more; the Python code has no limit.",
+            draws=asked["draws"],
+            wanted=wanted,
+            name=encoding.name,
+            length=asked["length"],
+        )
     ]
 
 
@@ -110,9 +122,9 @@ def _bias_curves(subject: Subject, asked: Values) -> Frame:
     values = measure.bias_curve(subject.encoding, distance.astype(int), q_pos=end - 1)
     lines += [f"values = measure.bias_curve(encoding, distance, q_pos={end - 1})"]
     head = {
-        "title": f"{subject.encoding.name}: bias by distance",
-        "x": axis("distance", "tokens"),
-        "y": axis("bias"),
+        "title": tr("{name:s}: bias by distance", name=subject.encoding.name),
+        "x": axis(tr("distance"), tr("tokens")),
+        "y": axis(tr("bias")),
         "notes": _of_heads(len(values)),
         "code": code(subject, lines, subject.plot("bias")),
     }
@@ -123,7 +135,14 @@ def _bias_matrix(subject: Subject, asked: Values) -> Frame:
     encoding, end, head = subject.encoding, asked["length"], asked["head"]
     n_heads = len(measure.bias_matrix(encoding, [0]))
     if head >= n_heads:
-        raise ValueError(f"{WHO}: head must be from 0 to {n_heads - 1}, the heads of {encoding.name}; got {head}.")
+        raise ValueError(
+            tr(
+                "explore: head must be from 0 to {last:d}, the heads of {name:s}; got {got:d}.",
+                last=n_heads - 1,
+                name=encoding.name,
+                got=head,
+            )
+        )
     room = max(1, math.isqrt(_MOST_PAIRS // n_heads))  # all heads are computed together
     q_most, k_most = min(asked["rows"], room), min(asked["columns"], room)
     q_pos, k_pos = spread(end, q_most), spread(end, k_most)
@@ -131,9 +150,9 @@ def _bias_matrix(subject: Subject, asked: Values) -> Frame:
     lines = [chosen("q_pos", end, q_most), chosen("k_pos", end, k_most)]
     lines += [f"values = measure.bias_matrix(encoding, q_pos, k_pos)[{head}]"]
     header = {
-        "title": f"{encoding.name}: bias of head {head} for each query and key",
-        "x": axis("key position", "tokens"),
-        "y": axis("query position", "tokens"),
+        "title": tr("{name:s}: bias of head {head:d} for each query and key", name=encoding.name, head=head),
+        "x": axis(tr("key position"), tr("tokens")),
+        "y": axis(tr("query position"), tr("tokens")),
         "notes": [],
         "code": code(subject, lines, subject.plot("bias-matrix")),
     }
@@ -151,12 +170,18 @@ def _of_head(encoding: Encoding, head: int, q_pos: NDArray[np.int64], k_pos: NDA
 
 
 def _curves(x: Floats, values: Floats) -> list[Series]:
-    several = len(values) > 1
-    return [Series(f"head {h}" if several else "bias", x, values[h]) for h in range(min(len(values), _MOST_HEADS))]
+    shown = range(min(len(values), _MOST_HEADS))
+    return [Series(_named(h, len(values), tr("bias")), x, values[h]) for h in shown]
+
+
+def _named(head: int, n_heads: int, single: str) -> str:
+    return tr("head {head:d}", head=head) if n_heads > 1 else single
 
 
 def _of_heads(n_heads: int) -> list[str]:
-    return [f"Heads 0 to {_MOST_HEADS - 1} of {n_heads} are shown."] if n_heads > _MOST_HEADS else []
+    if n_heads <= _MOST_HEADS:
+        return []
+    return [tr("Heads 0 to {last:d} of {n_heads:d} are shown.", last=_MOST_HEADS - 1, n_heads=n_heads)]
 
 
 def _has_curve(encoding: Encoding) -> bool:
@@ -186,9 +211,9 @@ def _effective(subject: Subject, asked: Values) -> Frame:
     lines = [chosen("q_pos", end, asked["rows"]), chosen("k_pos", end, asked["columns"])]
     lines += ["values = measure.effective_distance(encoding, q_pos, k_pos)"]
     head = {
-        "title": f"{subject.encoding.name}: distance after mapping",
-        "x": axis("key position", "tokens"),
-        "y": axis("query position", "tokens"),
+        "title": tr("{name:s}: distance after mapping", name=subject.encoding.name),
+        "x": axis(tr("key position"), tr("tokens")),
+        "y": axis(tr("query position"), tr("tokens")),
         "notes": [],
         "code": code(subject, lines, subject.plot("distances")),
     }
@@ -203,9 +228,13 @@ def _dots(subject: Subject, asked: Values) -> Frame:
     lines = [chosen("pos", end, asked["points"]), f"found = measure.by_distance(encoding, {middle}, pos)"]
     lines += ["values = [found.dot, found.cosine]"]
     head = {
-        "title": f"{subject.encoding.name}: vector of position {middle:,} compared with all others",
-        "x": axis("position", "tokens"),
-        "y": axis("dot product"),
+        "title": tr(
+            "{name:s}: vector of position {position:,} compared with all others",
+            name=subject.encoding.name,
+            position=middle,
+        ),
+        "x": axis(tr("position"), tr("tokens")),
+        "y": axis(tr("dot product")),
         "notes": [],
         "middle": middle,
         "code": code(subject, lines, subject.plot("dot")),
@@ -213,8 +242,8 @@ def _dots(subject: Subject, asked: Values) -> Frame:
     return of_lines(
         head,
         [
-            Series("dot product", pos, found.dot, group="dot product"),
-            Series("cosine", pos, found.cosine, group="cosine"),
+            Series(tr("dot product"), pos, found.dot, group="dot product"),
+            Series(tr("cosine"), pos, found.cosine, group="cosine"),
         ],
     )
 

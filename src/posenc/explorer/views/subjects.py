@@ -15,7 +15,6 @@ from posenc.config.values import short
 from posenc.encoding import Encoding
 from posenc.explorer import options
 from posenc.explorer.views.controls import (
-    WHO,
     WIDEST,
     read_flag,
     read_integer,
@@ -23,6 +22,7 @@ from posenc.explorer.views.controls import (
     read_number,
     read_word,
 )
+from posenc.languages import tr
 from posenc.probe import Probe
 
 MOST_LEARNED = 2**25  # numbers, 128 MiB
@@ -83,8 +83,19 @@ class Subject:
         """The notes for every picture of it."""
         if self.seed is None:
             return []
-        zeros = "" if any(bool(p.any()) for p in self.encoding.parameters()) else ", all zero"
-        return [f"Learned parameters are shown freshly initialised (seed {self.seed}){zeros}; training changes them."]
+        if any(bool(p.any()) for p in self.encoding.parameters()):
+            return [
+                tr(
+                    "Learned parameters are shown freshly initialised (seed {seed:d}); training changes them.",
+                    seed=self.seed,
+                )
+            ]
+        return [
+            tr(
+                "Learned parameters are shown freshly initialised (seed {seed:d}), all zero; training changes them.",
+                seed=self.seed,
+            )
+        ]
 
     @cached_property
     def longest(self) -> int | None:
@@ -139,12 +150,15 @@ def read_subject(query: Mapping[str, str], seed: int, prefix: str = "a") -> Subj
         TypeError: An option is unknown or missing.
     """
     if prefix not in query:
-        raise ValueError(f"{WHO}: {prefix} must name an encoding; got nothing. Add {prefix}=rope.")
+        raise ValueError(tr("explore: {key:s} must name an encoding; got nothing. Add {key:s}=rope.", key=prefix))
     name = query[prefix]
     if ":" in name and name not in _own:
         raise ValueError(
-            f"{WHO}: a user class is loaded only if it is named on the command line; got {short(name)}. "
-            f"Run posenc explore with that name."
+            tr(
+                "explore: a user class is loaded only if it is named on the command line; got {got:s}. Run posenc "
+                "explore with that name.",
+                got=short(name),
+            )
         )
     given = {key[len(prefix) + 1 :]: text for key, text in query.items() if key.startswith(f"{prefix}.")}
     cls = registry.find_class(name)
@@ -192,7 +206,12 @@ def _check_memory(name: str, options: Mapping[str, Any]) -> None:
             return
     if (n := sum(p.numel() for p in planned.parameters())) > MOST_LEARNED:
         raise ValueError(
-            f"{WHO}: {name} would learn {n:,} numbers; at most {MOST_LEARNED:,} are shown. Choose smaller options."
+            tr(
+                "explore: {name:s} would learn {n:,} numbers; at most {most:,} are shown. Choose smaller options.",
+                name=name,
+                n=n,
+                most=MOST_LEARNED,
+            )
         )
 
 
@@ -210,7 +229,13 @@ def _read_option(name: str, text: str, kind: Any) -> Any:
         ValueError: The text is not a value of that kind.
     """
     if ":" in text or len(text) > 2**16:
-        raise ValueError(f"{WHO}: {name} may not be {short(text)}: classes can be named on the command line only.")
+        raise ValueError(
+            tr(
+                "explore: {name:s} may not be {got:s}: classes can be named on the command line only.",
+                name=name,
+                got=short(text),
+            )
+        )
     kinds = options.alternatives(kind)
     words = tuple(word for k in kinds if typing.get_origin(k) is Literal for word in typing.get_args(k))
     if type(None) in kinds and text in ("", "none", "None"):
@@ -229,7 +254,11 @@ def _read_option(name: str, text: str, kind: Any) -> Any:
     if str in kinds:
         return text
     raise ValueError(
-        f"{WHO}: {name} takes neither numbers nor words, so it can be set in Python only; got {short(text)}."
+        tr(
+            "explore: {name:s} takes neither numbers nor words, so it can be set in Python only; got {got:s}.",
+            name=name,
+            got=short(text),
+        )
     )
 
 
@@ -242,12 +271,23 @@ def _read_entry(name: str, text: str, kind: Any) -> Any:
     if str in inner:
         return text
     raise ValueError(
-        f"{WHO}: {name} has entries that are neither numbers nor words, so it can be set in Python only."
-        f" Got {short(text)}."
+        tr(
+            "explore: {name:s} has entries that are neither numbers nor words, so it can be set in Python only. "
+            "Got {got:s}.",
+            name=name,
+            got=short(text),
+        )
     )
 
 
 def _sized(name: str, value: int) -> int:
     if value > (most := _SIZES.get(name, 10**12)):
-        raise ValueError(f"{WHO}: {name} must be at most {most:,} here; got {value:,}. Choose a smaller one.")
+        raise ValueError(
+            tr(
+                "explore: {name:s} must be at most {most:,} here; got {got:,}. Choose a smaller one.",
+                name=name,
+                most=most,
+                got=value,
+            )
+        )
     return value

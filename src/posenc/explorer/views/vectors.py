@@ -7,7 +7,7 @@ from posenc.encoding import Encoding
 from posenc.explorer.cells.lanes import lanes_at, looks_around
 from posenc.explorer.frames import Frame
 from posenc.explorer.views import fitting
-from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control, length, read_integer, read_list
+from posenc.explorer.views.controls import COLUMNS, ROWS, Control, length, read_integer, read_list
 from posenc.explorer.views.subjects import Subject
 from posenc.explorer.views.view import (
     Series,
@@ -22,6 +22,7 @@ from posenc.explorer.views.view import (
     spread,
 )
 from posenc.families import Rotary
+from posenc.languages import tr
 
 _PARTS = {"cos": "waves.real", "sin": "waves.imag", "angle": "np.angle(waves)"}
 _MOST_POINTS = 4096
@@ -34,7 +35,10 @@ def _no_lanes(encoding: Encoding) -> str | None:
 def no_vectors(encoding: Encoding) -> str | None:
     """Return the reason why an encoding has no position vectors, or None if it has."""
     if looks_around(encoding):
-        return f"{encoding.name} adds values that depend on neighbouring tokens, so a position has no own vector."
+        return tr(
+            "{name:s} adds values that depend on neighbouring tokens, so a position has no own vector.",
+            name=encoding.name,
+        )
     return refusal(encoding, "heat_map", lambda: measure.heat_map(encoding, [0]))
 
 
@@ -59,11 +63,13 @@ def _heat(subject: Subject, asked: Values) -> Frame:
     if len(columns) < shape[1]:
         values = values[:, columns.astype(int)]
         lines += [chosen("columns", shape[1], asked["columns"]), "values = values[:, columns]"]
-    what = {"lane": "by position and lane", "pair": f"{asked['part']} by position and pair"}[asked["unit"]]
+    name, paired = subject.encoding.name, asked["unit"] == "pair"
     header = {
-        "title": f"{subject.encoding.name} {what}",
-        "x": axis(asked["unit"]),
-        "y": axis("position", "tokens"),
+        "title": tr("{name:s} {part:s} by position and pair", name=name, part=asked["part"])
+        if paired
+        else tr("{name:s} by position and lane", name=name),
+        "x": axis(tr("pair") if paired else tr("lane")),
+        "y": axis(tr("position"), tr("tokens")),
         "notes": [_note(subject.encoding)] if asked["unit"] == "lane" else [],
         "code": code(subject, lines, subject.plot("heatmap")),
     }
@@ -72,12 +78,12 @@ def _heat(subject: Subject, asked: Values) -> Frame:
 
 def _note(encoding: Encoding) -> str:
     if isinstance(encoding, Rotary):
-        return "The picture shows a rotated query, with 1 in the first lane of each pair and 0 in the second."
+        return tr("The picture shows a rotated query, with 1 in the first lane of each pair and 0 in the second.")
     if encoding.family == "values":
-        return "The picture shows a rotated value, with 1 in the first lane of each pair and 0 in the second."
+        return tr("The picture shows a rotated value, with 1 in the first lane of each pair and 0 in the second.")
     if encoding.family == "additive":
-        return "The picture shows the vector that is added to the token at each position."
-    return "The picture shows the output for a token vector of ones at each position."
+        return tr("The picture shows the vector that is added to the token at each position.")
+    return tr("The picture shows the output for a token vector of ones at each position.")
 
 
 def _vectors(subject: Subject, asked: Values, most: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -93,22 +99,23 @@ def _points(subject: Subject, asked: Values) -> Frame:
     if asked["lanes"] in ("pca", "pca3"):
         n = 3 if asked["lanes"] == "pca3" else 2
         found = measure.project(vectors, n)
-        points, names = found.points, [f"component {i + 1}" for i in range(n)]
-        notes = [f"The {n} components explain {100 * float(found.share[:n].sum()):.1f} % of the variance."]
+        points, names = found.points, [tr("component {i:d}", i=i + 1) for i in range(n)]
+        share = 100 * float(found.share[:n].sum())
+        notes = [tr("The {n:d} components explain {share:.1f} % of the variance.", n=n, share=share)]
         lines += [f"values = measure.project(vectors, {n}).points"]
     else:
         lanes = _lanes(asked["lanes"], vectors.shape[1])
-        points, names = vectors[:, lanes], [f"lane {lane}" for lane in lanes]
+        points, names = vectors[:, lanes], [tr("lane {lane:d}", lane=lane) for lane in lanes]
         lines += [f"values = vectors[:, {list(lanes)}]"]
     z = points[:, 2] if points.shape[1] == 3 else None
     head = {
         "kind": "points",
-        "title": f"{subject.encoding.name}: positions as points",
+        "title": tr("{name:s}: positions as points", name=subject.encoding.name),
         **{key: axis(name) for key, name in zip("xyz", names, strict=False)},
         "notes": notes,
         "code": code(subject, lines, subject.plot("points")),
     }
-    frame = of_lines(head, [Series("positions", points[:, 0], points[:, 1], z=z)])
+    frame = of_lines(head, [Series(tr("positions"), points[:, 0], points[:, 1], z=z)])
     frame.header["along"] = len(frame.arrays)
     frame.header["arrays"].append({"name": "position"})
     frame.arrays.append(pos)
@@ -119,7 +126,11 @@ def _lanes(text: str, width: int) -> tuple[int, ...]:
     lanes = tuple(read_integer("lanes", part) for part in read_list("lanes", text, 3))
     if len(lanes) < 2 or not all(0 <= lane < width for lane in lanes):
         raise ValueError(
-            f"{WHO}: lanes must be two or three of the lanes 0 to {width - 1}, pca or pca3; got {text}. Write 0,1."
+            tr(
+                "explore: lanes must be two or three of the lanes 0 to {last:d}, pca or pca3; got {got:s}. Write 0,1.",
+                last=width - 1,
+                got=text,
+            )
         )
     return lanes
 
@@ -130,9 +141,11 @@ def _similarity(subject: Subject, asked: Values) -> Frame:
     cosine = asked["cosine"]
     lines += [f"values = measure.similarity(vectors, cosine={cosine})"]
     head = {
-        "title": f"{subject.encoding.name}: {'cosine' if cosine else 'dot product'} of the vectors of two positions",
-        "x": axis("position", "tokens"),
-        "y": axis("other position", "tokens"),
+        "title": tr("{name:s}: cosine of the vectors of two positions", name=subject.encoding.name)
+        if cosine
+        else tr("{name:s}: dot product of the vectors of two positions", name=subject.encoding.name),
+        "x": axis(tr("position"), tr("tokens")),
+        "y": axis(tr("other position"), tr("tokens")),
         "notes": [],
         "code": code(subject, lines, subject.plot("similarity")),
     }

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from posenc import measure
 from posenc.encoding import Encoding
 from posenc.explorer.frames import Array, Frame
-from posenc.explorer.views.controls import SEED, WHO, Control, read_query
+from posenc.explorer.views.controls import SEED, Control, read_query
 from posenc.explorer.views.subjects import Subject, read_subject
+from posenc.languages import tr
 from posenc.registry import Card
 
 Floats = NDArray[np.float64]
@@ -96,7 +97,7 @@ def read_view(view: View, query: Mapping[str, str]) -> tuple[Subject, Values]:
     values = read_query(view.id, (*view.controls, SEED), own)
     subject = read_subject(query, values["seed"])
     if (reason := view.lacks(subject.encoding)) is not None:
-        raise ValueError(f"{WHO}: {reason}")
+        raise ValueError(tr("explore: {reason:s}", reason=reason))
     return fit_length(subject, values)
 
 
@@ -126,7 +127,7 @@ def renamed_errors(draw: Callable[[], Frame]) -> Frame:
         who, _, message = str(error).partition(": ")
         if who not in measure.__all__:
             raise
-        raise ValueError(f"{WHO}: {message}") from error
+        raise ValueError(tr("explore: {reason:s}", reason=message)) from error
 
 
 def fit_length(subject: Subject, values: Values) -> tuple[Subject, Values]:
@@ -141,7 +142,13 @@ def shortened(subject: Subject, values: Values) -> list[str]:
     """Return a note if an encoding has fewer positions than requested."""
     if values.get("asked_length", 0) <= values.get("length", 0):
         return []
-    return [f"{subject.encoding.name} has positions 0 to {subject.longest:,} with these options; only these are shown."]
+    return [
+        tr(
+            "{name:s} has positions 0 to {last:,} with these options; only these are shown.",
+            name=subject.encoding.name,
+            last=subject.longest,
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -258,8 +265,14 @@ def picked(shape: Sequence[int], values: Floats) -> list[str]:
     if tuple(shape) == values.shape:
         return []
     return [
-        f"{values.shape[0]:,} of {shape[0]:,} rows and {values.shape[1]:,} of {shape[1]:,} columns are shown, evenly "
-        "spaced. They are not averaged, because averages would hide fast waves."
+        tr(
+            "{rows:,} of {all_rows:,} rows and {columns:,} of {all_columns:,} columns are shown, evenly spaced. They "
+            "are not averaged, because averages would hide fast waves.",
+            rows=values.shape[0],
+            all_rows=shape[0],
+            columns=values.shape[1],
+            all_columns=shape[1],
+        )
     ]
 
 

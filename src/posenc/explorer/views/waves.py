@@ -11,6 +11,7 @@ from posenc.explorer.views import fitting
 from posenc.explorer.views.controls import Control, length
 from posenc.explorer.views.subjects import Subject
 from posenc.explorer.views.view import Floats, Series, Values, View, axis, code, log_spread, of_lines, refusal
+from posenc.languages import tr
 from posenc.probe import LENGTH
 
 _MOST_ERRORS = 160  # positions
@@ -37,14 +38,23 @@ def _wavelengths(subject: Subject, asked: Values) -> Frame:
             series.append(Series(_label(h, shown, dim, n_axes), pair, own, group="wavelength"))
     constant = int(np.isinf(waves).sum())
     slow = int((waves > asked["length"]).sum())
-    notes = [f"{slow} of {waves.size} pairs make no full rotation within {asked['length']:,} positions."]
-    notes += [f"{constant} of them do not rotate, so they have no wavelength."] if constant else []
-    notes += [f"Heads 0 to {shown - 1} of {n_heads} are shown."] if shown < n_heads else []
+    notes = [
+        tr(
+            "{slow:d} of {n:d} pairs make no full rotation within {length:,} positions.",
+            slow=slow,
+            n=waves.size,
+            length=asked["length"],
+        )
+    ]
+    if constant:
+        notes.append(tr("{n:d} of them do not rotate, so they have no wavelength.", n=constant))
+    if shown < n_heads:
+        notes.append(tr("Heads 0 to {last:d} of {n_heads:d} are shown.", last=shown - 1, n_heads=n_heads))
     head = {
-        "title": f"{subject.encoding.name}: wavelength of each pair",
-        "x": axis("pair"),
-        "y": axis("wavelength", "positions", log=True),
-        "lines": [{"label": f"length {asked['length']:,}", "y": asked["length"]}],
+        "title": tr("{name:s}: wavelength of each pair", name=subject.encoding.name),
+        "x": axis(tr("pair")),
+        "y": axis(tr("wavelength"), tr("positions"), log=True),
+        "lines": [{"label": tr("length {n:,}", n=asked["length"]), "y": asked["length"]}],
         "notes": notes,
         "code": code(
             subject,
@@ -56,13 +66,19 @@ def _wavelengths(subject: Subject, asked: Values) -> Frame:
 
 
 def _label(head: int, n_heads: int, dim: int, n_axes: int) -> str:
-    parts = [f"head {head}"] * (n_heads > 1) + [f"axis {dim}"] * (n_axes > 1)
-    return ", ".join(parts) or "wavelength"
+    if n_heads > 1 and n_axes > 1:
+        return tr("head {head:d}, axis {axis:d}", head=head, axis=dim)
+    if n_heads > 1:
+        return tr("head {head:d}", head=head)
+    return tr("axis {axis:d}", axis=dim) if n_axes > 1 else tr("wavelength")
 
 
 def _no_precision(encoding: Encoding) -> str | None:
     if not (hasattr(encoding, "frequencies") or encoding.family == "additive") or encoding.reads_x:
-        return f"{encoding.name} has no numbers that belong to one position, so there is no precision to measure."
+        return tr(
+            "{name:s} has no numbers that belong to one position, so there is no precision to measure.",
+            name=encoding.name,
+        )
     return None
 
 
@@ -81,9 +97,9 @@ def _precision(subject: Subject, asked: Values) -> Frame:
     found, searched = subject.collisions
     lines.append(f"collisions = measure.collisions(encoding, {searched})")
     head = {
-        "title": f"{subject.encoding.name}: error of the angles, by position and precision",
-        "x": axis("position", "tokens", log=True),
-        "y": axis("largest error over the pairs", "radians", log=True),
+        "title": tr("{name:s}: error of the angles, by position and precision", name=subject.encoding.name),
+        "x": axis(tr("position"), tr("tokens"), log=True),
+        "y": axis(tr("largest error over the pairs"), tr("radians"), log=True),
         "collisions": found,
         "searched": searched,
         "notes": notes,
@@ -109,7 +125,9 @@ def _errors(asked: Subject, pos: Floats) -> tuple[list[Series], list[str]]:
             cos, sin = (t.to(dtype) for t in tables)
             error = precision.phase_error(cos, sin, at, exact).amax(-1).numpy()
             series.append(Series(name, pos, error, group=group))
-    note = "posenc computes angles in float64 and rounds cosine and sine; most code computes them in the dtype itself."
+    note = tr(
+        "posenc computes angles in float64 and rounds cosine and sine; most code computes them in the dtype itself."
+    )
     return series, [note, *subject.notes]
 
 
