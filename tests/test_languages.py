@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from explorer_texts import texts as texts_of_the_explorer
 from posenc import languages
 from posenc.languages import tr
 
@@ -25,7 +26,7 @@ def texts_of_python(room):
                 yield node.args[0].value
 
 
-TEXTS = {"figures": lambda: texts_of_python("figures")}
+TEXTS = {"figures": lambda: texts_of_python("figures"), "explorer": texts_of_the_explorer}
 
 
 def entries(room):
@@ -45,7 +46,7 @@ def test_no_text_is_untranslated_and_no_entry_is_stale(room):
 def test_translations_have_the_same_values_and_are_chinese(room):
     for english, chinese in entries(room).items():
         assert names(english) == names(chinese), english
-        assert re.search(r"[\u4e00-\u9fff]", chinese), english
+        assert re.search(r"[\u4e00-\u9fff，。：（]", chinese), english
 
 
 def test_a_language_holds_inside_its_block_only(monkeypatch):

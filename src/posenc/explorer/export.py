@@ -63,7 +63,7 @@ def collect(target: Target) -> dict[str, Any]:
     begin = {**start.early(target), **start.late(target), "ready": True, "failure": None, "token": ""}
     if begin["target"]["error"]:
         raise ValueError(begin["target"]["error"])
-    held: dict[str, Any] = {"/api/start": begin}
+    held: dict[str, Any] = {"/api/start": begin, "/api/language/zh": server.translations()}
     for view, query in questions(begin):
         try:
             data, media_type = server.compute("view", view, query)

@@ -1,6 +1,7 @@
 """The explorer's server: the page, its files, and its queries. Imports no torch and computes nothing itself."""
 
 import asyncio
+import json
 import re
 import secrets
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from posenc.explorer import security, start
 from posenc.explorer.loading import Loading, Worker
 from posenc.explorer.security import Guard, Origin, RefusedError
 from posenc.explorer.targets import Target
+from posenc.languages import tr
 
 MAX_ANSWERS = 64  # latest answers that are cached
 MAX_QUERY = 1 << 15  # characters of a query, which may list the frequencies of a model
@@ -62,6 +64,7 @@ class Server:
             Route("/plotly.js", self._plotly),
             Route("/api/start", self._start),
             Route("/api/shell", self._shell),
+            Route("/api/language/zh", self._language),
             Route("/api/{form:str}/{view:str}", self._view),
             Route("/inspect", self._inspect, methods=["POST"]),
         ]
@@ -86,7 +89,7 @@ class Server:
             if not self._ended:
                 await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
-                raise RefusedError(503, "The explorer has stopped. Start it again.")
+                raise RefusedError(503, tr("The explorer has stopped. Start it again."))
             return done.result()
         finally:
             self._waiting.discard(left)
@@ -110,6 +113,9 @@ class Server:
         from posenc.explorer import export
 
         return Response(await asyncio.to_thread(export.shell), media_type=TYPES[".html"])
+
+    async def _language(self, request: Request) -> Response:
+        return JSONResponse(translations())
 
     async def _view(self, request: Request) -> Response:
         form, view = request.path_params["form"], request.path_params["view"]
@@ -150,7 +156,9 @@ class Server:
 
     def _check_loaded(self) -> None:
         if not self.loading.ready:
-            raise RefusedError(503, self.loading.failure or "The encodings are still loading. Try again in a moment.")
+            raise RefusedError(
+                503, self.loading.failure or tr("The encodings are still loading. Try again in a moment.")
+            )
 
 
 def compute(form: str, view: str, query: Mapping[str, str]) -> Answer:
@@ -196,7 +204,13 @@ def _refusing(work: Callable[[], Any]) -> Any:
     except (ValueError, TypeError, NotImplementedError, OverflowError, ImportError) as error:
         raise RefusedError(400, str(error) or type(error).__name__) from error
     except MemoryError as error:
-        raise RefusedError(400, "This does not fit into the memory. Choose a shorter length.") from error
+        raise RefusedError(400, tr("This does not fit into the memory. Choose a shorter length.")) from error
+
+
+def translations() -> dict[str, str]:
+    """Return the page's texts in Chinese by their English templates."""
+    found: dict[str, str] = json.loads(files("posenc").joinpath("zh/explorer.json").read_text("utf-8"))
+    return found
 
 
 def static_files() -> dict[str, Traversable]:
@@ -241,5 +255,8 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    message = "The explorer has failed because of a bug; the terminal where it runs shows the traceback"
-    return JSONResponse({"error": f"{message} ({type(error).__name__})."}, 500)
+    message = tr(
+        "The explorer has failed because of a bug; the terminal where it runs shows the traceback ({error:s}).",
+        error=type(error).__name__,
+    )
+    return JSONResponse({"error": message}, 500)

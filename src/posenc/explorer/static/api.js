@@ -1,5 +1,7 @@
 // Requests to the server: JSON and frames. An exported page holds its answers itself.
 
+import { tr, translate } from "./language.js";
+
 const HELD = new Map(); // the latest answers by address
 const MOST_HELD = 48;
 let token = "";
@@ -18,7 +20,7 @@ export function canAnswer(path, query) {
 export async function loadStart(onWait) {
   for (;;) {
     const start = isExport() ? window.POSENC_FRAMES["/api/start"] : await getJson("/api/start");
-    if (start.failure) throw new Error(start.failure);
+    if (start.failure) throw new Error(translate(start.failure));
     onWait(start);
     if (start.ready) {
       token = start.token;
@@ -26,6 +28,12 @@ export async function loadStart(onWait) {
     }
     await new Promise((done) => setTimeout(done, 150));
   }
+}
+
+/** Return the texts in a language by their English templates. */
+export function loadTexts(language) {
+  const path = `/api/language/${language}`;
+  return isExport() ? window.POSENC_FRAMES[path] : getJson(path);
 }
 
 /** Return a view's answer as `{header, arrays}`, arrays as Float32Array. */
@@ -51,7 +59,7 @@ export async function inspectModel(name, blob) {
 
 /** Return the page as one file that holds the answers to `questions`, a list of `[view, query]`; requests them now. */
 export async function packPage(start, state, questions) {
-  const frames = { "/api/start": { ...start, token: "", ready: true } };
+  const frames = { "/api/start": { ...start, token: "", ready: true }, "/api/language/zh": await loadTexts("zh") };
   for (const [view, query] of questions) {
     const path = `/api/view/${view}`;
     const response = await ask(withQuery(path, query)).catch(() => null); // a view that refuses is left out
@@ -87,7 +95,7 @@ export function decode(buffer) {
 function fromFile(path, query) {
   const held = window.POSENC_FRAMES[key(path, query)];
   if (held === undefined) {
-    throw new Error("This exported file does not hold that picture, only the views of its export. Run posenc explore for all of them.");
+    throw new Error(tr("This exported file does not hold that picture, only the views of its export. Run posenc explore for all of them."));
   }
   if (typeof held !== "string") return { header: held, arrays: [] };
   return decode(Uint8Array.from(atob(held), (letter) => letter.charCodeAt(0)).buffer);
@@ -118,9 +126,9 @@ async function ask(address, options) {
     response = await fetch(address, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Was posenc explore stopped? Start it again and reload this page.");
+    throw new Error(tr("The server does not answer. Was posenc explore stopped? Start it again and reload this page."));
   }
   if (response.ok) return response;
   const said = await response.json().catch(() => ({}));
-  throw new Error(said.error || `The server answered ${response.status}.`);
+  throw new Error(translate(said.error) || tr("The server answered {status}.", { status: response.status }));
 }

@@ -3,6 +3,7 @@
 import { MARGIN, barWords, drawAxes, drawBar } from "./axes.js";
 import { paint } from "./colourmap.js";
 import { el, extent, nearest, say, svg } from "./dom.js";
+import { tr } from "./language.js";
 
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
@@ -13,7 +14,7 @@ export class HeatMap {
     this.axes = svg("svg", { class: "axes", "aria-hidden": "true" });
     this.cursor = el("div", { class: "cross", hidden: true });
     this.area = el("div", {
-      class: "heat", tabindex: "0", role: "application", "aria-roledescription": "heat map",
+      class: "heat", tabindex: "0", role: "application", "aria-roledescription": tr("heat map"),
       "aria-keyshortcuts": "ArrowUp ArrowDown ArrowLeft ArrowRight Enter",
     }, this.canvas, this.axes, this.cursor);
     this.bar = el("canvas", { class: "colours", "aria-hidden": "true" });
@@ -37,8 +38,9 @@ export class HeatMap {
     const [low, high] = extent(this.values);
     this.top = scale ?? Math.max(-low, high);
     this.label = label;
-    this.area.setAttribute("aria-label", `${label}. ${picture.y?.label || "row"} down, ${picture.x?.label || "column"} across, ` +
-      `values from ${say(low)} to ${say(high)}. Arrow keys move the cursor, Enter explains a cell.`);
+    this.area.setAttribute("aria-label", tr("{title}. {y} down, {x} across, values from {low} to {high}. Arrow keys move the cursor, Enter explains a cell.", {
+      title: label, y: picture.y?.label || tr("row"), x: picture.x?.label || tr("column"), low: say(low), high: say(high),
+    }));
     this.draw(low, high);
   }
 

@@ -1,23 +1,26 @@
 // The server's start answer (encodings, views, models), and the queries that the state stands for.
 
 import { shown } from "./controls.js";
+import { tr, translate } from "./language.js";
 import { state } from "./state.js";
 
 /** Encodings, views and models, by name. */
 export const catalogue = { encodings: new Map(), views: new Map(), models: [], study: null, target: null, version: "", start: null };
 
 /** The sections of the page, in order. */
-export const SECTIONS = [
-  { id: "encodings", title: "Encodings", about: "Any encoding, computed by the code that models run." },
-  { id: "models", title: "Models", about: "Positions in real models, read from their configurations." },
-  { id: "bench", title: "Extension", about: "Context extension: what each method does to every pair of dimensions." },
-  { id: "attention", title: "Attention", about: "Attention maps of small trained models." },
+export const SECTIONS = () => [
+  { id: "encodings", title: tr("Encodings"), about: tr("Any encoding, computed by the code that models run.") },
+  { id: "models", title: tr("Models"), about: tr("Positions in real models, read from their configurations.") },
+  { id: "bench", title: tr("Extension"), about: tr("Context extension: what each method does to every pair of dimensions.") },
+  { id: "attention", title: tr("Attention"), about: tr("Attention maps of small trained models.") },
 ];
 
-/** Store the server's start answer. */
+/** Store the server's start answer, in the page's language. */
 export function setCatalogue(start) {
-  catalogue.encodings = new Map(start.encodings.map((encoding) => [encoding.name, encoding]));
-  catalogue.views = new Map(start.views.map((view) => [view.id, { ...view, controls: view.controls || view.options || [] }]));
+  const helped = (controls) => controls.map((control) => ({ ...control, help: translate(control.help) }));
+  catalogue.encodings = new Map(start.encodings.map((one) => [one.name, { ...one, summary: translate(one.summary), options: helped(one.options) }]));
+  catalogue.views = new Map(start.views.map((view) =>
+    [view.id, { ...view, title: translate(view.title), help: translate(view.help), controls: helped(view.controls || view.options || []) }]));
   Object.assign(catalogue, { models: start.models || [], study: start.study || null, target: start.target, version: start.version });
   catalogue.start = start;
 }
@@ -89,7 +92,7 @@ export function within(control, value) {
 /** Return the name, colour and letter of a side. */
 export function whoIs(side, dark) {
   if (!side) return { letter: "", name: "", colour: null };
-  if (side === "D") return { letter: "B−A", name: "difference", colour: null };
+  if (side === "D") return { letter: "B−A", name: tr("difference"), colour: null };
   const name = side === "A" ? state.a : state.b;
   const encoding = catalogue.encodings.get(name);
   return { letter: side, name, cls: encoding?.cls, colour: encoding ? (dark ? encoding.colour_dark : encoding.colour) || encoding.colour : null };

@@ -3,6 +3,7 @@
 import { loadFrame } from "./api.js";
 import { catalogue, queryFor, whoIs } from "./catalogue.js";
 import { el, say } from "./dom.js";
+import { tr, translate } from "./language.js";
 import { isDark } from "./theme.js";
 
 let asking = null;
@@ -25,15 +26,16 @@ export async function explain(node, view, sides, { row, column, picture }, close
   const answers = await Promise.all(sides.map((side) =>
     loadFrame("cell", { ...queryFor(view, side), view: view.id, row: String(row), column: String(column) }, signal).catch((error) => ({ error }))));
   if (signal.aborted) return;
-  const where = picture?.kind === "matrix" ? `${picture.y?.label} ${say(row)}, ${picture.x?.label} ${say(column)}` : `${picture?.x?.label || "place"} ${say(column)}`;
+  const where = picture?.kind === "matrix" ? `${picture.y?.label} ${say(row)}, ${picture.x?.label} ${say(column)}` : `${picture?.x?.label || tr("place")} ${say(column)}`;
   const button = el("button", {
     type: "button", class: "quiet", onclick: () => {
       node.hidden = true;
       close();
     },
-  }, "Close");
+  }, tr("Close"));
+  node.setAttribute("aria-label", tr("Why this value"));
   node.replaceChildren(
-    el("div", { class: "line" }, el("h2", {}, `Why this value: ${where}`), button),
+    el("div", { class: "line" }, el("h2", {}, tr("Why this value: {where}", { where })), button),
     el("div", { class: "cells-row" }, answers.map((answer, i) => card(answer, sides[i]))));
   node.hidden = false;
 }
@@ -47,6 +49,6 @@ function card({ header, error }, side) {
   return el("div", { class: "why-card" }, head,
     formula ? el("p", { class: "formula" }, formula) : null,
     substituted ? el("p", { class: "formula" }, substituted) : null,
-    el("ol", {}, (steps || []).map((step) => el("li", {}, step))),
+    el("ol", {}, (steps || []).map((step) => el("li", {}, translate(step)))),
     value === undefined || value === null ? null : el("p", { class: "result" }, "= ", typeof value === "number" ? say(value, 7) : String(value)));
 }

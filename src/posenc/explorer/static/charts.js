@@ -1,6 +1,7 @@
 // Lines, bars and points drawn by plotly, with our own cursor on top; the cursors of a row move together.
 
 import { el, extent, nearest, say, svg, withUnit } from "./dom.js";
+import { tr } from "./language.js";
 import { loadPlotly } from "./loader.js";
 import { layout, legendOf, traces } from "./traces.js";
 
@@ -13,7 +14,7 @@ export class Chart {
     this.line = el("div", { class: "cursor-line", hidden: true });
     this.dots = el("div", { class: "cursor-dots" });
     this.area = el("div", {
-      class: "chart", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-keyshortcuts": "ArrowLeft ArrowRight Enter",
+      class: "chart", tabindex: "0", role: "application", "aria-roledescription": tr("chart"), "aria-keyshortcuts": "ArrowLeft ArrowRight Enter",
     }, this.plot, this.line, this.dots);
     this.legend = el("ul", { class: "legend", "aria-hidden": "true" });
     this.node = el("div", { class: "chart-box" }, this.area, this.legend);
@@ -164,9 +165,11 @@ export class Chart {
     const [left, right] = extent(...picture.series.map((one) => arrays[one.x]));
     const lines = picture.series.slice(0, 6).map((one) => {
       const [low, high] = extent(arrays[one.array]);
-      return `${one.label || "values"} from ${say(low)} to ${say(high)}`;
+      return tr("{label} from {low} to {high}", { label: one.label || tr("values"), low: say(low), high: say(high) });
     });
-    const more = picture.series.length > 6 ? `, and ${picture.series.length - 6} more` : "";
-    return `${this.label}. ${withUnit(picture.y)} over ${withUnit(picture.x)} ${say(left)} to ${say(right)}: ${lines.join("; ")}${more}. Arrow keys move the cursor.`;
+    const more = picture.series.length > 6 ? `, ${tr("and {n} more", { n: picture.series.length - 6 })}` : "";
+    return tr("{title}. {y} over {x} {left} to {right}: {lines}. Arrow keys move the cursor.", {
+      title: this.label, y: withUnit(picture.y), x: withUnit(picture.x), left: say(left), right: say(right), lines: lines.join("; ") + more,
+    });
   }
 }

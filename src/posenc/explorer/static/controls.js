@@ -2,6 +2,7 @@
 
 import { isExport } from "./api.js";
 import { el } from "./dom.js";
+import { tr } from "./language.js";
 
 const STEPS = 1000; // steps of a logarithmic slider
 const HIDDEN = new Set(["rows", "columns", "view", "row", "column"]); // set by the page itself
@@ -67,7 +68,7 @@ function textbox(control, id, value, set) {
   const long = control.max >= 1000;
   const box = el(long ? "textarea" : "input", {
     type: long ? null : "text", rows: long ? 4 : null, id, list: words ? words.id : undefined, value: String(value), spellcheck: "false", autocomplete: "off",
-    maxlength: control.max ?? 4000, placeholder: control.default === null ? "not set" : "", "aria-describedby": described(control, id),
+    maxlength: control.max ?? 4000, placeholder: control.default === null ? tr("not set") : "", "aria-describedby": described(control, id),
   });
   let wait = 0;
   box.addEventListener("input", () => {
@@ -80,7 +81,7 @@ function textbox(control, id, value, set) {
 function dial(control, id, value, set) {
   const box = el("input", {
     type: "number", id, value: String(value), min: control.min, max: control.max, class: "number", inputmode: "decimal",
-    step: control.kind === "int" ? control.step ?? 1 : "any", placeholder: "not set", "aria-describedby": described(control, id),
+    step: control.kind === "int" ? control.step ?? 1 : "any", placeholder: tr("not set"), "aria-describedby": described(control, id),
   });
   const head = [labelOf(control, id), box];
   const slides = control.default !== null && control.slider !== false && isFinite(control.min ?? NaN) && isFinite(control.max ?? NaN)
@@ -88,7 +89,7 @@ function dial(control, id, value, set) {
   const scale = slides ? scaleOf(control, Number(value)) : null;
   const slider = slides
     ? el("input", {
-      type: "range", min: 0, max: scale.steps, step: 1, "aria-label": `${control.name}, slider`,
+      type: "range", min: 0, max: scale.steps, step: 1, "aria-label": tr("{name}, slider", { name: control.name }),
       value: String(scale.place(Number(value))), data: { slider: control.name },
     })
     : null;

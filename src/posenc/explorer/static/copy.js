@@ -3,6 +3,7 @@
 import { isExport, packPage, withQuery } from "./api.js";
 import { catalogue, fits, queryFor, sectionOf, sidesOf, viewsOf, whoIs } from "./catalogue.js";
 import { el, save, svg } from "./dom.js";
+import { tr } from "./language.js";
 import { writeState } from "./state.js";
 import { colours } from "./theme.js";
 
@@ -23,22 +24,24 @@ export function copyBar(node, { view, sides, frames, figures }) {
   const name = (i) => ["posenc", view.id, whoIs(sides[i]).name].filter(Boolean).join("-");
   const csv = frames.map((frame, i) => (frame.error ? null : link(view, sides[i], name(i), sides.length > 1))).filter(Boolean);
   const open = node.querySelector("details")?.open;
-  node.replaceChildren(
-    el("h2", { class: "unseen" }, "Copy or save"),
+  const parts = [
+    el("h2", { class: "unseen" }, tr("Copy or save")),
     el("div", { class: "buttons" },
-      button("Copy as Python", () => copy(python, "Python copied."), !python),
-      button("Copy as command", () => copy(command, "Command copied.")),
+      button(tr("Copy as Python"), () => copy(python, tr("Python copied.")), !python),
+      button(tr("Copy as command"), () => copy(command, tr("Command copied."))),
       button("PNG", () => picture(shown(), `${name(0)}.png`, true)),
       button("SVG", () => picture(shown(), `${name(0)}.svg`, false)),
       csv,
-      isExport() ? null : button("Page as one file", () => page(view)),
+      isExport() ? null : button(tr("Page as one file"), () => page(view)),
       said),
-    python ? el("details", { open }, el("summary", {}, "The same in Python"), el("pre", { tabindex: "0" }, el("code", {}, python))) : null);
+    python ? el("details", { open }, el("summary", {}, tr("The same in Python")), el("pre", { tabindex: "0" }, el("code", {}, python))) : null,
+  ];
+  node.replaceChildren(...parts.filter(Boolean));
 }
 
 function link(view, side, name, many) {
-  const words = many ? `CSV of ${side}` : "CSV";
-  if (isExport()) return el("button", { type: "button", disabled: true, title: "CSV needs the server; an exported page has none" }, words);
+  const words = many ? tr("CSV of {side}", { side }) : "CSV";
+  if (isExport()) return el("button", { type: "button", disabled: true, title: tr("CSV needs the server; an exported page has none") }, words);
   return el("a", { class: "button", href: withQuery(`/api/csv/${view.id}`, queryFor(view, side)), download: `${name}.csv` }, words);
 }
 
@@ -66,7 +69,7 @@ async function copy(text, done) {
     area.select();
     const worked = document.execCommand("copy");
     area.remove();
-    if (!worked) throw new Error("The browser refuses access to the clipboard. Select and copy the text below instead.");
+    if (!worked) throw new Error(tr("The browser refuses access to the clipboard. Select and copy the text below instead."));
   }
   return done;
 }
@@ -79,12 +82,12 @@ async function page(view) {
     ? sidesOf(view).flatMap((side) => viewsOf(section).filter((one) => fits(whoIs(side).name, one)).map((one) => [one.id, queryFor(one, side, size)]))
     : viewsOf(section).map((one) => [one.id, queryFor(one, "", size)]);
   save("posenc.html", await packPage(catalogue.start, writeState(), questions), "text/html");
-  return "posenc.html saved. Open it in any browser; it needs no server.";
+  return tr("{file} saved. Open it in any browser; it needs no server.", { file: "posenc.html" });
 }
 
 /** Join the pictures into one SVG, in the page's layout, and save it as SVG or PNG. */
 async function picture(figures, name, raster) {
-  if (!figures.length) throw new Error("There is no picture to save.");
+  if (!figures.length) throw new Error(tr("There is no picture to save."));
   const drawings = await Promise.all(figures.map((figure) => figure.toSvg()));
   let [width, height, left, top, row] = [0, 0, 0, 0, null];
   const ruler = el("canvas").getContext("2d");
@@ -104,7 +107,7 @@ async function picture(figures, name, raster) {
     `<rect width="100%" height="100%" fill="${colours().paper}"/>${parts.join("")}</svg>`;
   const blob = new Blob([text], { type: "image/svg+xml" });
   save(name, raster ? await toPng(blob, width, height) : blob);
-  return `${name} saved.`;
+  return tr("{file} saved.", { file: name });
 }
 
 async function toPng(blob, width, height) {

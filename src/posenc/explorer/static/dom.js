@@ -1,5 +1,7 @@
 // Creating elements and formatting numbers.
 
+import { tr } from "./language.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Create an element: attributes by name, `on...` as listeners, `data` as data attributes, then children. */
@@ -28,7 +30,7 @@ const whole = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 
 /** Format a number with four significant digits, thousands separators and a minus sign. */
 export function say(value, digits = 4) {
-  if (value === null || value === undefined || Number.isNaN(value)) return "none";
+  if (value === null || value === undefined || Number.isNaN(value)) return tr("none");
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -50,7 +52,7 @@ export function tick(value) {
 
 /** Return a label with its unit, as "distance (tokens)". */
 export function withUnit(axis = {}) {
-  return axis.unit ? `${axis.label} (${axis.unit})` : axis.label || "";
+  return axis.unit ? tr("{label} ({unit})", axis) : axis.label || "";
 }
 
 /** Save text or a blob as a file. */

@@ -11,7 +11,7 @@ function heading() {
 /** Remove the class's name from a title: the heading shows it already. */
 function shorter(title, { cls }) {
   if (!cls || !title.startsWith(cls)) return title;
-  const rest = title.slice(cls.length).replace(/^:? /, "");
+  const rest = title.slice(cls.length).replace(/^(：|:? )/, "");
   return rest.slice(0, 1).toUpperCase() + rest.slice(1);
 }
 

@@ -1,23 +1,26 @@
 // Reads a frame's header: its pictures (one per group of curves), facts, strips and table.
 
 import { say } from "./dom.js";
+import { tr, translate } from "./language.js";
 
-const GROUPS = {
-  factor: { title: "Frequency divided by" },
-  wavelength: { title: "Wavelength of each pair", y: { label: "wavelength", unit: "positions", log: true } },
-  turns: { title: "Rotations of each pair", y: { label: "rotations", log: true } },
-  "dot product": { title: "Dot product", y: { label: "dot product" } },
-  cosine: { title: "Cosine", y: { label: "cosine" } },
-  posenc: { title: "posenc: angles in float64", share: "precision" },
-  formula: { title: "Most code: angles in the dtype itself", share: "precision" },
-};
+const GROUPS = () => ({
+  factor: { title: tr("Frequency divided by") },
+  wavelength: { title: tr("Wavelength of each pair"), y: { label: tr("wavelength"), unit: tr("positions"), log: true } },
+  turns: { title: tr("Rotations of each pair"), y: { label: tr("rotations"), log: true } },
+  "dot product": { title: tr("Dot product"), y: { label: tr("dot product") } },
+  cosine: { title: tr("Cosine"), y: { label: tr("cosine") } },
+  posenc: { title: tr("posenc: angles in float64"), share: "precision" },
+  formula: { title: tr("Most code: angles in the dtype itself"), share: "precision" },
+});
 const STRIPS = new Set(["fate"]); // groups with a word per pair instead of a curve
-const FACTS = {
-  encoding: ["encoding"], pairing: ["pairing"], head_dim: ["head_dim"], rotary_dim: ["rotary_dim"], base: ["base"],
-  rope_type: ["scaling"], factor: ["factor"], attention_factor: ["gain of q and k"], score_factor: ["gain of scores"],
-  original_max_len: ["trained length", "tokens"], max_len: ["longest length", "tokens"], window: ["window", "tokens"],
-  critical_dim: ["dimensions that make a full rotation in training"], first_negative: ["first negative sum of cosines at", "tokens"],
-};
+const FACTS = () => ({
+  encoding: [tr("encoding")], pairing: [tr("pairing")], head_dim: ["head_dim"], rotary_dim: ["rotary_dim"], base: ["base"],
+  rope_type: [tr("scaling")], factor: [tr("factor")],
+  attention_factor: [tr("gain of q and k")], score_factor: [tr("gain of scores")], original_max_len: [tr("trained length"), tr("tokens")],
+  max_len: [tr("longest length"), tr("tokens")], window: [tr("window"), tr("tokens")], phase_error: [tr("phase error")],
+  critical_dim: [tr("dimensions that make a full rotation in training")], first_negative: [tr("first negative sum of cosines at"), tr("tokens")],
+});
+const PARTS = () => ({ rotated: tr("rotated"), all: tr("all") }); // of a fact with several values
 
 const QUIET = new Set(["factor", "attention_factor", "score_factor"]); // not shown if they are 1
 
@@ -33,7 +36,9 @@ export function picturesOf({ header, arrays }) {
 function heatOf(about, arrays) {
   const { matrix, title, x, y, tokens } = about;
   const names = tokens && (tokens.length === arrays[matrix.rows].length ? tokens : Array.from(arrays[matrix.rows], (i) => tokens[i]));
-  return { kind: "matrix", arrays, title: matrix.title || title, matrix, x: matrix.x || x, y: matrix.y || y, rowNames: names, columnNames: names };
+  return {
+    kind: "matrix", arrays, title: translate(matrix.title || title), matrix, x: axisOf(matrix.x || x), y: axisOf(matrix.y || y), rowNames: names, columnNames: names,
+  };
 }
 
 function chartsOf(about, arrays) {
@@ -42,22 +47,26 @@ function chartsOf(about, arrays) {
     if (!STRIPS.has(one.group)) groups.set(one.group || "", [...(groups.get(one.group || "") || []), one]);
   }
   return [...groups].map(([group, series]) => {
-    const known = GROUPS[group] || {};
+    const known = GROUPS()[group] || {};
     const marks = merged([...(about.marks || []), ...(about.lines || [])].filter((mark) => !mark.group || mark.group === group));
-    const y = group === "wavelength" ? about.y2 || known.y : known.y || about.y;
+    const y = group === "wavelength" ? axisOf(about.y2) || known.y : known.y || axisOf(about.y);
     const numbered = about.along === undefined ? {} : { number: about.along, path: true };
     return {
-      kind: about.kind === "matrix" ? "lines" : about.kind, arrays, x: about.x, y, z: about.z,
-      title: groups.size > 1 ? known.title || group : about.title, share: known.share,
-      marks: group === "turns" ? [] : marks, series: series.map((one) => ({ ...numbered, ...one })),
+      kind: about.kind === "matrix" ? "lines" : about.kind, arrays, x: axisOf(about.x), y, z: axisOf(about.z),
+      title: groups.size > 1 ? known.title || group : translate(about.title), share: known.share,
+      marks: group === "turns" ? [] : marks, series: series.map((one) => ({ ...numbered, ...one, label: about.methods ? one.label : translate(one.label) })), // methods have names
     };
   });
+}
+
+function axisOf(about) {
+  return about && { ...about, label: translate(about.label), unit: translate(about.unit) };
 }
 
 /** Join marks at the same place into one with both labels. */
 function merged(marks) {
   const found = new Map();
-  for (const mark of marks) {
+  for (const mark of marks.map((one) => ({ ...one, label: translate(one.label) }))) {
     const key = `${mark.x}|${mark.y}`;
     const there = found.get(key);
     found.set(key, there ? { ...there, label: `${there.label}, ${mark.label}` } : mark);
@@ -73,15 +82,16 @@ export function factsOf(header) {
 
 function fact([name, value]) {
   if (value === null || value === undefined || (value === 1 && QUIET.has(name))) return [];
-  const [label, unit] = FACTS[name] || [name.replaceAll("_", " ")];
+  const [label, unit] = FACTS()[name] || [name.replaceAll("_", " ")];
   if (typeof value !== "object") return [{ label, unit, value }];
-  return Object.entries(value).filter(([, inner]) => inner !== null).map(([part, inner]) => ({ label: `${label} (${part})`, value: inner }));
+  const labelOf = (part) => tr("{label} ({unit})", { label, unit: PARTS()[part] || part });
+  return Object.entries(value).filter(([, inner]) => inner !== null).map(([part, inner]) => ({ label: labelOf(part), value: inner }));
 }
 
 function collisions({ collisions: found, searched }) {
   return Object.entries(found || {}).map(([dtype, pair]) => ({
-    label: `first collision in ${dtype}`,
-    value: pair === null ? `none below ${say(searched)}` : `${say(pair.same_as)} and ${say(pair.position)}`,
+    label: tr("first collision in {dtype}", { dtype }),
+    value: pair === null ? tr("none below {n}", { n: say(searched) }) : tr("{a} and {b}", { a: say(pair.same_as), b: say(pair.position) }),
   }));
 }
 
@@ -91,15 +101,15 @@ export function stripsOf({ header, arrays }) {
   if (header.layers?.length) {
     const { layers } = header;
     found.push({
-      title: header.counted === false ? "Kinds of layers" : "Layers, first to last", kinds: layers.map(wordOf), pick: "layer",
-      nameOf: (i) => `layer ${layers[i].index ?? i}`, details: layers.map((layer) => layer.does || ""),
+      title: header.counted === false ? tr("Kinds of layers") : tr("Layers, first to last"), kinds: layers.map(wordOf), pick: "layer",
+      nameOf: (i) => tr("layer {i}", { i: layers[i].index ?? i }), details: layers.map((layer) => layer.does || ""),
     });
   }
   const fates = header.fates || ["kept", "blended", "divided"];
   for (const one of (header.series || []).filter(({ group }) => STRIPS.has(group))) {
     const kinds = Array.from(arrays[one.array], (i) => fates[i] ?? "none");
     const named = one.label && one.label !== one.group;
-    found.push({ title: named ? one.label : "Pairs of dimensions, fastest first", narrow: named, kinds, nameOf: (i) => `pair ${i}` });
+    found.push({ title: named ? one.label : tr("Pairs of dimensions, fastest first"), narrow: named, kinds, nameOf: (i) => tr("pair {i}", { i }) });
   }
   return found;
 }
@@ -111,9 +121,11 @@ function wordOf({ kind = "", encoding }) {
 
 /** Return a table of a header: its own, or the list of methods. */
 export function tableOf(header) {
-  if (header.table) return header.table;
   if (!header.methods?.length) return null;
   const columns = ["method", "kept", "blended", "divided", "base", "gain", "slow", "slow_kept", "says"].filter((name) => name in header.methods[0]);
-  const titles = { gain: "gain of q and k", slow: "no full rotation in training", slow_kept: "of these, kept", says: "what it does" };
-  return { columns: columns.map((name) => titles[name] || name), rows: header.methods.map((one) => columns.map((name) => one[name])) };
+  const titles = {
+    method: tr("method"), kept: tr("kept"), blended: tr("blended"), divided: tr("divided"), base: "base", gain: tr("gain of q and k"),
+    slow: tr("no full rotation in training"), slow_kept: tr("of these, kept"), says: tr("what it does"),
+  };
+  return { columns: columns.map((name) => titles[name]), rows: header.methods.map((one) => columns.map((name) => (name === "says" ? translate(one.says) : one[name]))) };
 }

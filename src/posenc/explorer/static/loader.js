@@ -1,6 +1,7 @@
 // Loads plotly: only for the first chart, since it has 5 MB, and without anything that the page's policy forbids.
 
 import { el } from "./dom.js";
+import { tr } from "./language.js";
 
 let loading = null;
 
@@ -23,7 +24,7 @@ function insert() {
     script.onerror = () => {
       restore();
       loading = null;
-      failed(new Error("The charts need plotly, which is not installed where the server runs: install posenc[web]."));
+      failed(new Error(tr("The charts need plotly, which is not installed where the server runs: install posenc[web].")));
     };
     document.head.append(script);
   });

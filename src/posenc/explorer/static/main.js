@@ -1,13 +1,14 @@
 // The page's entry point: header, sections, tabs, and the panel as a drawer on narrow screens.
 
-import { canAnswer, isExport, loadStart } from "./api.js";
+import { canAnswer, isExport, loadStart, loadTexts } from "./api.js";
 import { SECTIONS, catalogue, fits, queryFor, sectionOf, setCatalogue, viewsOf } from "./catalogue.js";
 import { el } from "./dom.js";
 import { encodingsPanel, fittingView } from "./encodings.js";
+import { LANGUAGES, current, firstLanguage, keepLanguage, onLanguage, speak, tr, translate } from "./language.js";
 import { loadPlotly } from "./loader.js";
 import { defaultModel, firstModel, modelsPanel } from "./models.js";
 import { attentionPanel, benchPanel, learnFromFrame } from "./sections.js";
-import { refresh, startStage } from "./stage.js";
+import { refresh, restart, startStage } from "./stage.js";
 import { change, onChange, readState, state, usual } from "./state.js";
 import { startTheme } from "./theme.js";
 
@@ -16,27 +17,53 @@ const [panel, tabs, sections, status] = ["panel", "tabs", "sections", "status"].
 let shownSection = null;
 let updatePanel = null;
 
-begin().catch((error) => {
+begin().catch(report);
+
+function report(error) {
   status.className = "error";
   status.textContent = error.message;
-});
+}
 
 async function begin() {
   readState(location.search || window.POSENC_STATE || "");
+  await startLanguage(document.getElementById("language-button"));
   startTheme(document.getElementById("theme-button"), state.theme);
   startDrawer();
   if (state.view && !["heat", "similarity"].includes(state.view)) loadPlotly().catch(() => {}); // loads while the server computes; the first chart reports a failure
   const start = await loadStart((early) => {
     document.getElementById("version").textContent = early.version || "";
-    status.textContent = early.ready ? "Drawing." : `${early.message || "Loading torch and the encodings"}: a few seconds, once.`;
+    status.textContent = early.ready ? tr("Drawing.") : tr("Loading torch and the encodings: a few seconds, once.");
   });
   setCatalogue(start);
   complete();
   startStage(document.getElementById("stage"), learnFromFrame);
   buildSections();
-  onChange((what) => { if (what !== "option" && what !== "encoding option" && what !== "at" && what !== "scale") frame(what); });
+  onChange((what) => { if (what !== "option" && what !== "encoding option" && what !== "at" && what !== "scale" && what !== "language") frame(what); });
   frame("all");
   refresh();
+  onLanguage(() => {
+    setCatalogue(catalogue.start);
+    buildSections();
+    shownSection = null;
+    frame("all");
+    restart();
+  });
+}
+
+/** Start in the reader's language, and let the button switch to the other one. */
+async function startLanguage(button) {
+  const label = () => {
+    const other = current() === "en" ? "zh" : "en";
+    button.textContent = LANGUAGES[other];
+    button.lang = other;
+  };
+  onLanguage(label);
+  button.addEventListener("click", () => speak(button.lang, loadTexts).then(() => {
+    keepLanguage(current());
+    change({ lang: current() }, "language");
+  }, report));
+  await speak(firstLanguage(state.lang), loadTexts);
+  status.textContent = tr("The page is starting.");
 }
 
 /** Fill in what the address does not set: the target's encoding or model, and a view that it supports. */
@@ -56,7 +83,7 @@ function complete() {
 }
 
 function buildSections() {
-  sections.replaceChildren(...SECTIONS.filter(({ id }) => viewsOf(id).some((view) => id === "encodings" || has(view, ""))).map(({ id, title, about }) => el("button", {
+  sections.replaceChildren(...SECTIONS().filter(({ id }) => viewsOf(id).some((view) => id === "encodings" || has(view, ""))).map(({ id, title, about }) => el("button", {
     type: "button", data: { section: id }, title: about, onclick: () => {
       const view = id === "encodings" ? fittingView(state.a) : viewsOf(id)[0].id;
       if (sectionOf(catalogue.views.get(state.view)) !== id) change({ view, at: "" }, "view");
@@ -77,7 +104,8 @@ function frame(what) {
     shownSection = section;
     updatePanel = PANELS[section](panel);
   } else if (what === "view") updatePanel("view");
-  document.title = `${view?.title || "See position"} · ${section === "models" ? state.model : section === "encodings" ? [state.a, state.b].filter(Boolean).join(" and ") : "posenc"} · posenc explorer`;
+  const both = state.b ? tr("{a} and {b}", { a: state.a, b: state.b }) : state.a;
+  document.title = `${view?.title || tr("See position")} · ${section === "models" ? state.model : section === "encodings" ? both : "posenc"} · posenc explorer`;
 }
 
 /** Return whether a view can be shown: always with a server; in an exported page only if the file holds it. */
@@ -94,7 +122,7 @@ function buildTabs(section) {
     const none = section === "encodings" && !(fits(state.a, view) && has(view, "A"));
     return el("button", {
       type: "button", role: "tab", id: `tab-${view.id}`, "aria-selected": String(chosen), "aria-controls": "stage", tabindex: chosen ? "0" : "-1",
-      "aria-disabled": none ? "true" : undefined, title: none ? `This view does not apply to ${state.a}` : view.help, data: { view: view.id },
+      "aria-disabled": none ? "true" : undefined, title: none ? tr("This view does not apply to {name}", { name: state.a }) : view.help, data: { view: view.id },
       onclick: () => { if (!none) change({ view: view.id, at: "" }, "view"); },
     }, view.title);
   }));
@@ -118,10 +146,12 @@ function startDrawer() {
   const button = document.getElementById("drawer-button");
   const shade = document.getElementById("shade");
   const narrow = window.matchMedia("(max-width: 860px)");
+  const label = () => { button.textContent = document.body.classList.contains("drawer") ? tr("Done") : tr("Controls"); };
+  onLanguage(label);
   const set = (open) => {
     document.body.classList.toggle("drawer", open);
     button.setAttribute("aria-expanded", String(open));
-    button.textContent = open ? "Done" : "Controls";
+    label();
     shade.hidden = !open;
     panel.inert = narrow.matches && !open;
     if (open) panel.querySelector("select, input, button")?.focus();

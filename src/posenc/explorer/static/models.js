@@ -4,6 +4,7 @@ import { inspectModel, isExport } from "./api.js";
 import { catalogue, viewsOf } from "./catalogue.js";
 import { el, say } from "./dom.js";
 import { viewOptions } from "./encodings.js";
+import { tr, translate } from "./language.js";
 import { change, state } from "./state.js";
 
 const MOST = 1 << 20; // bytes: the server's limit for an upload
@@ -12,15 +13,15 @@ const own = []; // models read from files, latest first
 /** Fill the panel with the list of models and return the function that updates it. */
 export function modelsPanel(panel) {
   const search = el("input", { type: "search", id: "model-search", placeholder: "llama, 131072, qwen…", autocomplete: "off", spellcheck: "false" });
-  const list = el("div", { class: "shelf", role: "radiogroup", "aria-label": "Models" });
+  const list = el("div", { class: "shelf", role: "radiogroup", "aria-label": tr("Models") });
   const count = el("p", { class: "hint", role: "status" });
   const options = el("section", { class: "group" });
   const refresh = () => fillShelf(list, count, search.value);
   search.addEventListener("input", refresh);
   list.addEventListener("keydown", (event) => walk(list, event));
   panel.replaceChildren(
-    el("section", { class: "group" }, el("label", { for: "model-search", class: "big" }, "Models"), search, count, list),
-    el("section", { class: "group" }, el("h2", { class: "big" }, "Your own model"), dropZone(refresh)), options);
+    el("section", { class: "group" }, el("label", { for: "model-search", class: "big" }, tr("Models")), search, count, list),
+    el("section", { class: "group" }, el("h2", { class: "big" }, tr("Your own model")), dropZone(refresh)), options);
   const update = () => {
     refresh();
     viewOptions(options);
@@ -49,14 +50,16 @@ function fillShelf(list, count, text) {
   const file = target?.kind === "file" && target.id ? [{ id: target.id, title: target.name }] : [];
   const all = [...own, ...file, ...catalogue.models.map((model) => ({ id: model.name, title: model.name, ...model }))];
   const found = all.filter((model) => words.every((word) => JSON.stringify(model).toLowerCase().includes(word)));
-  count.textContent = words.length ? `${found.length} of ${all.length} models` : `${all.length} models`;
+  count.textContent = words.length
+    ? tr("{found} of {all} models", { found: found.length, all: all.length })
+    : tr("{all} models", { all: all.length });
   list.replaceChildren(...found.map((model) => {
     const chosen = model.id === state.model;
     const length = model.trained ?? model.max_len;
     return el("button", {
       type: "button", role: "radio", "aria-checked": String(chosen), tabindex: chosen || (model === found[0] && !found.some(({ id }) => id === state.model)) ? "0" : "-1",
       data: { model: model.id }, onclick: () => choose(list, model.id),
-    }, el("span", {}, model.title || model.name), length ? el("small", {}, say(length), el("span", { class: "unseen" }, " positions trained")) : null);
+    }, el("span", {}, model.title || model.name), length ? el("small", {}, say(length), el("span", { class: "unseen" }, tr(" positions trained"))) : null);
   }));
 }
 
@@ -89,15 +92,15 @@ function walk(list, event) {
 function dropZone(refresh) {
   const input = el("input", { type: "file", id: "model-file", multiple: true, accept: ".json,.safetensors,application/json", disabled: isExport() });
   const { target } = catalogue;
-  const refused = target?.kind === "file" && target.error;
+  const refused = target?.kind === "file" && translate(target.error);
   const said = el("p", { class: refused ? "said error" : "said", role: "status" }, refused || "");
   const zone = el("div", { class: "drop" },
-    el("label", { for: "model-file" }, "Drop a config.json or a .safetensors file here, or choose one"), input,
-    el("p", { class: "hint" }, "The file goes only to the server on this machine. Only the header of a checkpoint is read: tensor names and shapes."), said);
+    el("label", { for: "model-file" }, tr("Drop a config.json or a .safetensors file here, or choose one")), input,
+    el("p", { class: "hint" }, tr("The file goes only to the server on this machine. Only the header of a checkpoint is read: tensor names and shapes.")), said);
   const take = (files) => read([...files]).then((model) => {
     own.unshift(model);
     said.className = "said";
-    said.textContent = [`Read ${model.title}.`, ...(model.warnings || []).map((warning) => warning.message || warning)].join(" ");
+    said.textContent = [tr("Read {name}.", { name: model.title }), ...(model.warnings || []).map((warning) => translate(warning.message || warning))].join(" ");
     show(model.id);
     refresh();
   }, (error) => {
@@ -120,24 +123,26 @@ function dropZone(refresh) {
 
 /** Send the parts that the server needs: a checkpoint's header, a configuration, or both. */
 async function read(files) {
-  if (!files.length) throw new Error("No file was chosen.");
+  if (!files.length) throw new Error(tr("No file was chosen."));
   const checkpoint = files.find((file) => file.name.endsWith(".safetensors"));
   const config = files.find((file) => file.name.endsWith(".json"));
-  if (!checkpoint && !config) throw new Error(`${files[0].name}: neither a config.json nor a .safetensors file. Drop one of these.`);
+  if (!checkpoint && !config) throw new Error(tr("{file}: neither a config.json nor a .safetensors file. Drop one of these.", { file: files[0].name }));
   const parts = [];
   if (checkpoint) parts.push(await header(checkpoint));
   if (config) parts.push(config);
   const blob = new Blob(parts);
-  if (blob.size > MOST) throw new Error(`${files[0].name}: the header and configuration have ${say(blob.size)} bytes together; at most 1 MiB is read.`);
+  if (blob.size > MOST) throw new Error(tr("{file}: the header and configuration have {size} bytes together; at most 1 MiB is read.", { file: files[0].name, size: say(blob.size) }));
   return { title: (checkpoint || config).name, ...await inspectModel((checkpoint || config).name, blob) };
 }
 
 /** Return the header of a safetensors file; the first eight bytes hold its length. */
 async function header(file) {
+  const about = { file: file.name, whole: say(file.size) };
   const start = new DataView(await file.slice(0, 8).arrayBuffer());
-  if (start.byteLength < 8) throw new Error(`${file.name}: too short for a safetensors file.`);
+  if (start.byteLength < 8) throw new Error(tr("{file}: too short for a safetensors file.", about));
   const length = Number(start.getBigUint64(0, true));
-  if (length > MOST - 8) throw new Error(`${file.name}: its header has ${say(length)} bytes; at most 1 MiB is read. Drop the model's config.json instead.`);
-  if (length + 8 > file.size) throw new Error(`${file.name}: the header should have ${say(length)} bytes, but the file has only ${say(file.size)}: it is truncated, or not a safetensors file.`);
+  about.length = say(length);
+  if (length > MOST - 8) throw new Error(tr("{file}: its header has {length} bytes; at most 1 MiB is read. Drop the model's config.json instead.", about));
+  if (length + 8 > file.size) throw new Error(tr("{file}: the header should have {length} bytes, but the file has only {whole}: it is truncated, or not a safetensors file.", about));
   return file.slice(0, 8 + length);
 }

@@ -2,6 +2,7 @@
 
 import { whoIs } from "./catalogue.js";
 import { el, say } from "./dom.js";
+import { tr } from "./language.js";
 import { isDark } from "./theme.js";
 
 const REST = 350; // ms
@@ -11,7 +12,7 @@ const MOST = 8; // curves of a chart that are listed
 export function readout(parts, said, place) {
   clearTimeout(parts.rest);
   if (!said.length) {
-    parts.read.replaceChildren(el("p", { class: "hint" }, "Point at a picture, or move the cursor in it with the arrow keys."));
+    parts.read.replaceChildren(el("p", { class: "hint" }, tr("Point at a picture, or move the cursor in it with the arrow keys.")));
     return;
   }
   const [first] = said;
@@ -33,15 +34,15 @@ function whereIn({ x, y, rowNames, columnNames }, { row, column }) {
 
 function whereOn({ picture, found }) {
   if (!found?.length) return "";
-  if (picture.kind === "points") return `position ${say(found[0].x)}`;
+  if (picture.kind === "points") return `${tr("position")} ${say(found[0].x)}`;
   const name = picture.x?.labels?.[found[0].i];
   return `${picture.x?.label || ""} ${name ?? say(found[0].x)}${picture.x?.unit && !name ? ` ${picture.x.unit}` : ""}`;
 }
 
 function words(found, picture) {
   if (typeof found === "number") return say(found);
-  if (!found?.length) return "outside";
+  if (!found?.length) return tr("outside");
   if (picture.kind === "points") return found.map(({ across, value }) => `(${say(across, 3)}, ${say(value, 3)})`).join("  ");
   const shown = found.slice(0, MOST).map(({ label, value }) => (found.length > 1 ? `${label} ${say(value)}` : say(value)));
-  return shown.join("   ") + (found.length > MOST ? `   and ${found.length - MOST} more` : "");
+  return shown.join("   ") + (found.length > MOST ? `   ${tr("and {n} more", { n: found.length - MOST })}` : "");
 }

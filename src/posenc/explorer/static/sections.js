@@ -4,13 +4,14 @@ import { canAnswer, isExport, loadFrame } from "./api.js";
 import { catalogue } from "./catalogue.js";
 import { el } from "./dom.js";
 import { viewOptions } from "./encodings.js";
+import { tr, translate } from "./language.js";
 import { setOption, state } from "./state.js";
 
 /** The bench's panel: lengths and base as sliders, and a box for each method. */
 export function benchPanel(panel) {
   const options = el("section", { class: "group" });
   const methods = el("fieldset", { class: "group methods" });
-  panel.replaceChildren(about("Run a model on texts longer than it was trained on. Each method changes the frequencies of the dimension pairs differently."), methods, options);
+  panel.replaceChildren(about(tr("Run a model on texts longer than it was trained on. Each method changes the frequencies of the dimension pairs differently.")), methods, options);
   const update = () => {
     viewOptions(options, new Set(["methods"]));
     fillMethods(methods);
@@ -29,17 +30,17 @@ async function fillMethods(box) {
     const ticked = [...box.querySelectorAll("input:checked")].map(({ value }) => value);
     if (ticked.length) setOption("v", "methods", ticked.length === all.length ? "all" : ticked.join(","), control.default);
   };
-  box.replaceChildren(el("legend", { class: "big" }, "Methods"), ...all.map((name, i) => el("div", { class: "control bool", data: { method: name } },
+  box.replaceChildren(el("legend", { class: "big" }, tr("Methods")), ...all.map((name, i) => el("div", { class: "control bool", data: { method: name } },
     el("span", { class: "line" },
       el("input", { type: "checkbox", id: `method-${i}`, value: name, checked: chosen.has(name), disabled: isExport(), onchange: toggle }),
       el("label", { for: `method-${i}` }, name)),
-    el("p", { class: "hint" }, header.methods[i].says || ""))));
+    el("p", { class: "hint" }, translate(header.methods[i].says) || ""))));
 }
 
 /** The panel of a study's attention maps: its models as a list, and text, layer and head. */
 export function attentionPanel(panel) {
   const options = el("section", { class: "group" });
-  panel.replaceChildren(about("Small models trained by a study, each with a different encoding. Enter a text to see which tokens attend to which."), options);
+  panel.replaceChildren(about(tr("Small models trained by a study, each with a different encoding. Enter a text to see which tokens attend to which.")), options);
   const update = () => viewOptions(options, new Set(["cell"]));
   update();
   return update;
@@ -61,7 +62,7 @@ export function learnFromFrame(view, headers) {
     header.cells.map(({ cell }) => el("option", { value: cell }, cell)));
   list.value = header.cell;
   list.addEventListener("change", () => setOption("v", "cell", list.value, header.cells[0].cell));
-  document.querySelector("#panel .group").append(el("label", { for: "cell", class: "big" }, "Model"), list);
+  document.querySelector("#panel .group").append(el("label", { for: "cell", class: "big" }, tr("Model")), list);
 }
 
 function about(sentence) {

@@ -7,6 +7,7 @@ import { copyBar } from "./copy.js";
 import { el, say } from "./dom.js";
 import { Figure } from "./figure.js";
 import { factsOf, picturesOf, stripsOf, tableOf } from "./grammar.js";
+import { tr, translate } from "./language.js";
 import { commonScale, difference } from "./pictures.js";
 import { readout } from "./readout.js";
 import { change, onChange, setOption, state } from "./state.js";
@@ -26,11 +27,12 @@ export function startStage(stage, onFrame) {
   parts = {
     title: document.getElementById("title"), help: document.getElementById("help"), status: document.getElementById("status"), stage, onFrame,
     facts: el("dl", { class: "facts" }), panels: el("div", { class: "panels" }), strips: el("div", { class: "strips" }), table: el("div", { class: "table-box" }),
-    read: el("div", { class: "readout" }, el("p", { class: "hint" }, "Point at a picture, or move the cursor in it with the arrow keys.")), live: el("p", { class: "unseen", "aria-live": "polite" }),
-    cell: el("section", { class: "cell", "aria-label": "Why this value", hidden: true }), notes: el("ul", { class: "notes" }), copy: el("div", { class: "copy" }),
+    read: el("div", { class: "readout" }), live: el("p", { class: "unseen", "aria-live": "polite" }),
+    cell: el("section", { class: "cell", hidden: true }), notes: el("ul", { class: "notes" }), copy: el("div", { class: "copy" }),
   };
   stage.append(parts.facts, parts.read, parts.live, parts.panels, parts.cell, parts.strips, parts.table, parts.notes, parts.copy);
-  onChange((what) => { if (what !== "at") refresh(); });
+  readout(parts, []);
+  onChange((what) => { if (what !== "at" && what !== "language") refresh(); });
   onTheme(() => { if (drawn.view) lay(); });
   let width = stage.clientWidth;
   new ResizeObserver(() => {
@@ -54,6 +56,15 @@ export function refresh() {
 /** Redraw all pictures at their current size. */
 export function redraw() {
   for (const figure of figures.values()) figure.draw();
+}
+
+/** Draw everything anew, in the page's language. */
+export function restart() {
+  for (const figure of figures.values()) figure.destroy();
+  figures.clear();
+  drawn = { ...drawn, view: null };
+  delete parts.strips.dataset.key;
+  return refresh();
 }
 
 async function run() {
@@ -205,7 +216,7 @@ function describe(view, frames, sides) {
   parts.facts.replaceChildren(...good.flatMap(({ header, side }) => factsOf(header).map(({ label, value, unit }) =>
     el("div", {}, el("dt", {}, side + label), el("dd", {}, value, unit ? el("small", {}, ` ${unit}`) : null)))));
   const notes = new Map();
-  for (const { header, side } of good) for (const note of header.notes || []) notes.set(note, [...(notes.get(note) || []), side]);
+  for (const { header, side } of good) for (const note of header.notes || []) notes.set(translate(note), [...(notes.get(translate(note)) || []), side]);
   parts.notes.replaceChildren(...[...notes].map(([note, who]) => el("li", {}, (who.length === 1 ? who[0] : "") + note)));
   drawStrips(good.flatMap((frame) => stripsOf(frame)));
   parts.table.replaceChildren(...good.map(({ header }) => tableOf(header)).filter(Boolean).map(drawTable));
@@ -233,5 +244,5 @@ function drawTable({ columns, rows }) {
   const head = el("tr", {}, columns.map((name, i) => el("th", { scope: "col", class: typeof rows[0]?.[i] === "number" ? "figure" : "" }, name)));
   const body = rows.map((row) => el("tr", {}, row.map((value) =>
     el("td", { class: typeof value === "number" ? "figure" : "" }, typeof value === "number" ? say(value) : String(value ?? "")))));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": tr("Table") }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
 }

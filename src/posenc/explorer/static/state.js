@@ -1,13 +1,13 @@
 // The page's state and its address: the query string holds every choice.
 
 /** The current state: view, encodings with their options, the views' options, a model, and the cell that is explained. */
-export const state = { view: "", a: "", aOptions: {}, b: "", bOptions: {}, v: {}, model: "", at: "", scale: "", theme: "" };
+export const state = { view: "", a: "", aOptions: {}, b: "", bOptions: {}, v: {}, model: "", at: "", scale: "", theme: "", lang: "" };
 
 /** Defaults that hold on every machine, so that the address can omit them. */
 export const usual = { model: "" };
 
 const listeners = new Set();
-const KEYS = ["view", "a", "b", "model", "at", "scale", "theme"];
+const KEYS = ["view", "a", "b", "model", "at", "scale", "theme", "lang"];
 const GROUPS = { a: "aOptions", b: "bOptions", v: "v" };
 
 /** Read the state from a query string; keys that are missing get their defaults. */
@@ -57,6 +57,24 @@ export function setOption(group, name, value, fallback) {
   if (value === null || String(value) === String(fallback)) delete options[name];
   else options[name] = String(value);
   change({ [key]: options }, group === "v" ? "option" : "encoding option");
+}
+
+/** Return what the browser remembers under a key. */
+export function remembered(key) {
+  try {
+    return localStorage.getItem(key) || "";
+  } catch {
+    return ""; // a page opened from disk may have no storage
+  }
+}
+
+/** Let the browser remember a choice. */
+export function remember(key, choice) {
+  try {
+    localStorage.setItem(key, choice);
+  } catch {
+    // without storage the choice lasts as long as the page
+  }
 }
 
 function split(key) {

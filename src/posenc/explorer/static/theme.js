@@ -1,10 +1,12 @@
 // Light and dark scheme: the system's preference unless the user chose one; and the scheme's colours for drawing.
 
 import { el } from "./dom.js";
+import { onLanguage, tr } from "./language.js";
+import { remember, remembered } from "./state.js";
 
 const KEY = "posenc-theme";
 const NEXT = { "": "dark", dark: "light", light: "" };
-const WORDS = { "": "auto", dark: "dark", light: "light" };
+const WORDS = () => ({ "": tr("auto"), dark: tr("dark"), light: tr("light") });
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 const changed = new Set();
 let chosen = "";
@@ -12,18 +14,24 @@ let cache = null;
 
 /** Start with the scheme in the address or the last choice, and connect the button. */
 export function startTheme(button, fromAddress) {
-  choose(fromAddress || remembered());
+  choose(fromAddress || remembered(KEY));
   button.addEventListener("click", () => choose(NEXT[chosen], true));
   system.addEventListener("change", notify);
+  onLanguage(label);
 
   function choose(theme, keep = false) {
     chosen = theme in NEXT ? theme : "";
     if (chosen) document.documentElement.dataset.theme = chosen;
     else delete document.documentElement.dataset.theme;
-    button.replaceChildren(el("span", { class: "wide" }, "Theme: "), WORDS[chosen]);
-    button.setAttribute("aria-label", `Theme: ${WORDS[chosen]}. Switch to the next.`);
-    if (keep) remember(chosen);
+    if (keep) remember(KEY, chosen);
+    label();
     notify();
+  }
+
+  function label() {
+    const theme = WORDS()[chosen];
+    button.replaceChildren(el("span", { class: "wide" }, tr("Theme: ")), theme);
+    button.setAttribute("aria-label", tr("Theme: {theme}. Switch to the next.", { theme }));
   }
 }
 
@@ -54,20 +62,4 @@ export function colours() {
 function notify() {
   cache = null;
   for (const call of changed) call();
-}
-
-function remembered() {
-  try {
-    return localStorage.getItem(KEY) || "";
-  } catch {
-    return ""; // a page opened from disk may have no storage
-  }
-}
-
-function remember(theme) {
-  try {
-    localStorage.setItem(KEY, theme);
-  } catch {
-    // without storage the choice lasts as long as the page
-  }
 }

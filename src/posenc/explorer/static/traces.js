@@ -3,6 +3,7 @@
 import { catalogue } from "./catalogue.js";
 import { mix, veil } from "./colourmap.js";
 import { extent, say, tick, withUnit } from "./dom.js";
+import { tr } from "./language.js";
 import { colours, isDark } from "./theme.js";
 
 const DASHES = ["solid", "dash", "dot", "dashdot"];
@@ -56,7 +57,7 @@ function band(one, arrays, fillcolor, pixels) {
 /** Return the legend entry of each series: label, colour and dash. */
 export function legendOf(picture, colour) {
   if (picture.series.length < 2) return [];
-  return picture.series.map((one, i) => ({ label: one.label || `line ${i}`, ...look(one, i, picture.series.length, colour, picture) }));
+  return picture.series.map((one, i) => ({ label: one.label || tr("line {i}", { i }), ...look(one, i, picture.series.length, colour, picture) }));
 }
 
 /** Return the colour and dash of a series: its own, a shade of the encoding's, or one from a list of distinct colours. */
