@@ -66,6 +66,7 @@ html_theme_options = {
 
 sphinx_gallery_conf = {
     "image_scrapers": ("drawings.collect",),
+    "parallel": 2,
     "examples_dirs": "_made/examples",
     "gallery_dirs": "_made/gallery",
     "filename_pattern": r"\.py",
