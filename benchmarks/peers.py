@@ -154,14 +154,14 @@ def main() -> None:
     (Path(__file__).parent / "PEERS.md").write_text(f"""# Libraries of position encodings, compared
 
 Written by `python benchmarks/peers.py` on {datetime.now(UTC):%Y-%m-%d}: {peers};
-torch {torch.__version__}. Speed and memory next to the same peers are in [ROTARY.md](ROTARY.md) and [ATTEND.md](ATTEND.md).
+torch {torch.__version__}. Speed and memory next to the same peers: [ROTARY.md](ROTARY.md), [ATTEND.md](ATTEND.md).
 
 ## Rotation before a position
 
 The largest error of a rotated vector of {HEAD_DIM} dimensions, base 10,000, as a share of its length, at the {CHECKED}
-positions before each number, from the definition in float64. The rounding of a result to bfloat16 is 2e-3 of it. "Module
-cast" is `.to(torch.bfloat16)` on the module that holds the frequencies, as `model.bfloat16()` does; transformers'
-`from_pretrained(dtype=...)` leaves them in float32.
+positions before each number, from the definition in float64. The rounding of a result to bfloat16 is 2e-3 of it.
+"Module cast" is `.to(torch.bfloat16)` on the module that holds the frequencies, as `model.bfloat16()` does;
+transformers' `from_pretrained(dtype=...)` leaves them in float32.
 
 {table(["library", "form", *ends], rotation_rows())}
 
