@@ -30,7 +30,7 @@ Rows = dict[str, list[tuple[str, str]]]
 def setup(sphinx: Sphinx) -> dict[str, bool]:
     """Write the pages when a build starts, and point the table of encodings to them."""
     sphinx.connect("builder-inited", lambda _: _write_all())
-    sphinx.connect("source-read", lead_to_pages)
+    sphinx.connect("source-read", _end_with_pages)
     sphinx.connect("autodoc-process-docstring", _write_as_rst, priority=900)  # after napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -140,13 +140,8 @@ def commands_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def lead_to_pages(_: Sphinx, page: str, source: list[str]) -> None:
-    """Lead links out of docs/ to their copies; end the table of encodings before what has pages of its own here."""
-    source[0] = (
-        source[0]
-        .replace("](../benchmarks/", "](_made/benchmarks/")
-        .replace("](../examples/README.md", "](_made/gallery/index.rst")
-    )
+def _end_with_pages(_: Sphinx, page: str, source: list[str]) -> None:
+    """End the table of encodings before what has pages of its own here, and lead its links to them."""
     if page == "encodings":
         table = source[0].partition("\n## nope\n")[0]
         links = re.sub(r"\]\(#(\w+)\)", r"](_made/encodings/\1.md)", table)
