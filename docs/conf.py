@@ -20,6 +20,7 @@ extensions = [
     "links",
     "mathml",
     "pages",  # writes the gallery's scripts, so it comes first
+    "uses",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = [

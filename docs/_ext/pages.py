@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from formulas import to_mathml
 from sphinx.application import Sphinx
+from uses import title_of
 
 import posenc
 from posenc import definitions, figures
@@ -153,8 +154,7 @@ def example(script: str) -> str:
     """Return a script of examples/ with the first sentence of its docstring as a title, as the gallery wants it."""
     before, docstring, code = script.split('"""', 2)
     first, _, rest = docstring.partition("\n")
-    title, _, more = first.partition(": ")
-    title = title.rstrip(".")
+    title, more = title_of(script), first.partition(": ")[2]
     return f'{before}"""\n{title}\n{"=" * len(title)}\n\n{more.capitalize()}{rest}"""{code}'
 
 
