@@ -17,6 +17,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "chinese_search",
     "links",
     "mathml",
     "pages",  # writes the gallery's scripts, so it comes first

@@ -66,6 +66,6 @@ def test_every_page_is_in_a_list_of_pages():
     listed = set()
     for page in PAGES:
         for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-            names = [line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")]
+            names = re.findall(r"^(?:\w+ <)?([\w/.]+)>?$", block, re.MULTILINE)
             listed |= {(page.parent / f"{name}.md").resolve() for name in names}
     assert {page.resolve() for page in PAGES} - listed == {DOCS / "index.md", DOCS / "stacks_head.md"}

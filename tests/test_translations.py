@@ -55,3 +55,10 @@ def test_translations_keep_code_links_and_numbers(page):
         prose = re.sub(r"`[^`]+`|\]\([^)]+\)", "", text)
         if re.search(r"\b[a-z]+ [a-z]+ [a-z]+\b", prose):
             assert re.search(r"[\u4e00-\u9fff]", found.string), text
+
+
+def test_search_finds_pairs_of_characters_and_latin_words(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    search = pytest.importorskip("chinese_search").PairSearch({})
+    assert sorted(search.split("缓存区，RoPE 的")) == ["RoPE", "存区", "缓存"]
+    assert search.language_name == "English" and "english-stemmer" in search.js_stemmer_rawcode
