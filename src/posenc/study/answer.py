@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from posenc.languages import tr
@@ -23,7 +24,12 @@ def _grouped(groups: Groups, of: int) -> Parts:
         every = len(labels) == of > 2
         where = said("all {count} tasks", count=str(of)) if every else listed((task_name(label),) for label in labels)
         pieces.append(said("{names} on {tasks}", names=listed((Name(n),) for n in names), tasks=where))
-    return joined(pieces, tr(", "))
+    return _chained(pieces)
+
+
+def _chained(clauses: Iterable[Parts]) -> Parts:
+    """Join clauses by commas."""
+    return reduce(lambda some, clause: said("{clauses}, {clause}", clauses=some, clause=clause), clauses)
 
 
 def _ranged(stats: Mapping[str, Stat], names: Sequence[str]) -> Parts:
@@ -169,5 +175,5 @@ def form_answer(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], miss
         keeps[0] = said("at size {size}, {clause}", size=sizes[0], clause=keeps[0])
     last = [_cost(studies[0])]
     if unknown := _open(studies, unsure, missing):
-        last.append(said("some of this is open: {reasons}", reasons=joined(unknown, tr(", "))))
+        last.append(said("some of this is open: {reasons}", reasons=_chained(unknown)))
     return _sentence(keeps), _sentence(breaks), _sentence(last)

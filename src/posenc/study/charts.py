@@ -207,7 +207,9 @@ class _Plot:
             colour=mark.colour,
             faint=" faint" if line.note else "",
             index=mark.index,
-            title=tr("{name}: {value} {unit} at the end", name=line.name + line.note, value=shown, unit=self.chart.unit),
+            title=tr(
+                "{name}: {value} {unit} at the end", name=line.name + line.note, value=shown, unit=self.chart.unit
+            ),
             note=line.note,
             last=shown,
             drawn=self.body(line) + rail,

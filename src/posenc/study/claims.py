@@ -128,7 +128,9 @@ def _summed(found: list[_Comparison], study: Measures, rule: Rule) -> tuple[str,
         words.append(tr("at the worst longer length"))
     elif rule.at != "trained":
         words.append(tr("at {length}", length=study.times(study.longest or 0)))
-    return tr("; ").join(words), CONTRADICTED if CONTRADICTED in verdicts else CANNOT_TELL if CANNOT_TELL in verdicts else SEEN
+    return tr("; ").join(
+        words
+    ), CONTRADICTED if CONTRADICTED in verdicts else CANNOT_TELL if CANNOT_TELL in verdicts else SEEN
 
 
 def _weigh(row: Published, studies: Mapping[str, Measures]) -> Claim:
