@@ -68,6 +68,7 @@ def test_no_text_is_untranslated_and_no_entry_is_stale(room):
 def test_translations_have_the_same_values_and_are_chinese(room):
     for english, chinese in entries(room).items():
         assert names(english) == names(chinese), english
+        assert re.findall(r"</?\w+>", english) == re.findall(r"</?\w+>", chinese), english
         assert re.search(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]", chinese), english
 
 
