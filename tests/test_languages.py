@@ -69,7 +69,14 @@ def test_translations_have_the_same_values_and_are_chinese(room):
     for english, chinese in entries(room).items():
         assert names(english) == names(chinese), english
         assert re.findall(r"</?\w+>", english) == re.findall(r"</?\w+>", chinese), english
-        assert re.search(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]", chinese), english
+        assert re.search(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]", chinese), english  # or Chinese punctuation
+
+
+def test_no_two_tables_translate_a_text_differently():
+    """`tr` reads all of them together."""
+    found = {}
+    for english, chinese in (pair for room in ROOMS for pair in entries(room).items()):
+        assert found.setdefault(english, chinese) == chinese, english
 
 
 def test_a_language_holds_inside_its_block_only(monkeypatch):

@@ -10,10 +10,10 @@ import pytest
 import posenc
 
 DOCS = Path(__file__).parents[1] / "docs"
-sys.path.insert(0, str(DOCS / "_ext"))
+sys.path.append(str(DOCS / "_ext"))
 from formulas import to_mathml  # noqa: E402  (the site's own modules have no package)
 
-PAGES = [page for page in DOCS.rglob("*.md") if not page.relative_to(DOCS).parts[0].startswith("_")]
+PAGES = [page for page in DOCS.rglob("*.md") if not re.match(r"_|locale", str(page.relative_to(DOCS)))]
 
 
 def spelt(element):

@@ -10,10 +10,9 @@ from sphinx.application import Sphinx
 from sphinx.directives.code import CodeBlock
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "_ext"))
-from pages import lead_to_pages  # noqa: E402  (the site's own modules have no package)
 
 project = "posenc"
-extensions = ["myst_parser"]
+extensions = ["links", "myst_parser"]
 gettext_compact = False  # a catalogue for each page
 gettext_location = False
 myst_enable_extensions = ["dollarmath", "deflist", "attrs_inline"]
@@ -28,4 +27,3 @@ suppress_warnings = ["myst.xref_missing", "toc.excluded", "toc.not_readable", "i
 def setup(app: Sphinx) -> None:
     """Read the cells of notebooks as blocks of code."""
     app.add_directive("code-cell", CodeBlock)
-    app.connect("source-read", lead_to_pages)

@@ -1,7 +1,7 @@
 """Texts in Chinese: the code has English templates, and the tables in `posenc/zh` translate them.
 
     with languages.use("zh"):
-        tr("head {head}", head=3)  # '第 3 个头'
+        tr("head {head}", head=3)  # '头 3'
 
 A text without an entry stays English.
 """
