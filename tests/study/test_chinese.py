@@ -17,7 +17,13 @@ SIZES = ("64x2x4", "128x2x4")
 
 def broken(run, cells):
     """Return an interrupted study with failed, missing and undertrained cells."""
-    problem = {"encoding": "rope", "task": "copy", "size": SIZES[0], "seed": 1, "message": "RuntimeError: out of memory"}
+    problem = {
+        "encoding": "rope",
+        "task": "copy",
+        "size": SIZES[0],
+        "seed": 1,
+        "message": "RuntimeError: out of memory",
+    }
     cells = [cell | {"undertrained": cell["encoding"] == "alibi"} for cell in cells[:-4]]
     return run | {"status": "interrupted", "problems": [problem], "elapsed_s": 40_000}, cells
 
