@@ -40,8 +40,12 @@ def tr(text: str, /, **values: Any) -> str:
 
     `text` is a literal: tests read the calls and compare them with the tables.
     """
-    template = table(current()).get(text, text)
-    return template.format(**values) if values else template
+    return template(text).format(**values) if values else template(text)
+
+
+def template(text: str) -> str:
+    """Return a text in the current language, with its {names}; for functions that fill these in another way."""
+    return table(current()).get(text, text)
 
 
 @cache
