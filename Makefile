@@ -16,7 +16,7 @@ SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.laws,posenc.mapped,
 SHAPED := $(SHAPED),posenc.kernels.blocked,posenc.kernels.eager,posenc.kernels.jobs,posenc.kernels.rotation
 SHAPED := $(SHAPED),posenc.measure,posenc.golden,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
 
-.PHONY: study test check lint types docs bench versions wheel clean
+.PHONY: study test check lint types docs translations bench versions wheel clean
 
 study: .venv/ready
 	$(BIN)/posenc study --out study
@@ -40,7 +40,12 @@ types: .venv/test-ready
 
 docs: .venv/docs-ready
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -D language=zh_CN docs docs/_build/html/zh
 	@echo "docs/_build/html/index.html"
+
+translations: .venv/docs-ready
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs/locale -b gettext docs docs/_build/gettext
+	$(BIN)/sphinx-intl update -p docs/_build/gettext -d docs/locale -l zh_CN -w 0 --no-obsolete
 
 bench: .venv/test-ready
 	$(BIN)/python benchmarks/run.py

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project, author, copyright = "posenc", "The posenc authors", "The posenc authors"
 version = release = posenc.__version__
-language = "en"
+language = "en"  # `make docs` builds the pages again with zh_CN, under zh/
 locale_dirs = ["locale"]
 gettext_compact = False
 
@@ -17,8 +17,11 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "chinese_search",
+    "links",
     "mathml",
     "pages",  # writes the gallery's scripts, so it comes first
+    "uses",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = [
@@ -48,6 +51,7 @@ napoleon_numpy_docstring = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "posenc"
+templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["posenc.css"]
 html_show_sourcelink = False
@@ -56,7 +60,7 @@ html_theme_options = {
     "show_prev_next": True,
     "navigation_with_keys": False,
     "navbar_align": "left",
-    "navbar_end": ["theme-switcher"],
+    "navbar_end": ["language", "theme-switcher"],
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
@@ -64,6 +68,7 @@ html_theme_options = {
 
 sphinx_gallery_conf = {
     "image_scrapers": ("drawings.collect",),
+    "parallel": 2,
     "examples_dirs": "_made/examples",
     "gallery_dirs": "_made/gallery",
     "filename_pattern": r"\.py",

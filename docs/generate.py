@@ -26,7 +26,8 @@ def encodings() -> str:
     cards = [posenc.card(name) for name in posenc.names()]
     facts, reach, form = table.tabulate([card for members in order_families(cards).values() for card in members])
     lines = ["# Encodings", "", "Generated from the registry by `python docs/generate.py`.", ""]
-    lines += [*_by_need(cards), "", *_table(facts)]
+    lines += [*_by_need(cards), "", *_table(facts.join(_peers(facts)))]
+    lines += ["", "Peer code: other libraries, and the models of transformers, whose numbers tests compare with."]
     lines += ["", "## Character", "", "As `posenc list --table` measures it on each card's example. "]
     lines[-1] += _prose(Character)
     lines += ["", *_table(reach), "", *_table(form), ""]
@@ -41,6 +42,16 @@ def encodings() -> str:
         if card.used_by:
             lines += ["", f"Used by: {', '.join(card.used_by)}."]
     return "\n".join(lines) + "\n"
+
+
+def _peers(facts: table.Grid) -> table.Grid:
+    """Return the column of the peers that tests compare each encoding with, from peers.json."""
+    peers = json.loads((HERE / "peers.json").read_text())
+    rows = []
+    for name, *_ in facts.rows:
+        of = peers.get(name, {}).items()
+        rows.append((name, "; ".join(f"{lib}: {', '.join(models)}" if models else lib for lib, models in of)))
+    return table.Grid(("name", "peer code"), rows)
 
 
 def _by_need(cards: list[posenc.Card]) -> list[str]:

@@ -3,13 +3,19 @@
 The Python of hand-written pages is executed: it asserts what the page says.
 """
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
+import posenc
 from pages import DOCS, differences, generate
 from posenc.character import Character
 from posenc.cli import table
+
+PEER_TESTS = Path(__file__).parent / "peers"
+PEERS = json.loads((DOCS / "peers.json").read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +56,12 @@ def test_the_python_of_a_page_runs(name, n_blocks):
     assert len(blocks) == n_blocks
     for block in blocks:
         exec(compile(block, name, "exec"), known)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_of_the_table_is_one_that_a_test_compares_with(name):
+    ours = rf'\b{posenc.card(name).cls.__name__}\b|"{name}"'
+    tests = [text for path in PEER_TESTS.glob("test_*.py") if re.search(ours, text := path.read_text(encoding="utf-8"))]
+    for library, models in PEERS[name].items():
+        for peer in [rf'models\.{model}\b|"{model}"' for model in models] or [library.replace("-", "_")]:
+            assert any(re.search(peer, text) for text in tests), f"no test of {name} imports {library} {peer}"

@@ -7,14 +7,18 @@ import string
 from pathlib import Path
 
 import pytest
+from jinja2 import Environment, nodes
 
 from explorer_texts import texts as texts_of_the_explorer
 from posenc import languages
 from posenc.languages import tr
+from posenc.study.published import PUBLISHED
+from posenc.study.tasks.task import TASKS
 
 SOURCE = Path(languages.__file__).parent
 ROOMS = ("figures", "study", "explorer")
-CALLS = ("tr",)  # functions whose first argument is a text
+CALLS = ("tr", "said")  # functions whose first argument is a text
+CITATIONS = r"([A-Z]\w+ (et al\.|and [A-Z]\w+) \d{4}(; |$))+"  # "Chi et al. 2022"; the same in every language
 
 
 def texts_of_python(room):
@@ -26,7 +30,30 @@ def texts_of_python(room):
                 yield node.args[0].value
 
 
-TEXTS = {"figures": lambda: texts_of_python("figures"), "explorer": texts_of_the_explorer}
+def texts_of_template(path):
+    """Return the literal first arguments of `tr` in a template of Jinja."""
+    for call in Environment().parse(path.read_text(encoding="utf-8")).find_all(nodes.Call):
+        if getattr(call.node, "name", "") == "tr":
+            assert isinstance(call.args[0], nodes.Const), f"{path}:{call.lineno}: the text is not a literal"
+            yield call.args[0].value
+
+
+def texts_of_study():
+    """Return the texts of the study's code and report, and of the data that the report shows."""
+    yield from texts_of_python("study")
+    yield from texts_of_template(SOURCE / "study" / "report.html.j2")
+    for outcome in PUBLISHED:
+        yield outcome.claim
+        yield from () if re.fullmatch(CITATIONS, outcome.source) else (outcome.source,)
+    for task in TASKS.values():
+        yield from (task.length, task.format)
+
+
+TEXTS = {
+    "figures": lambda: texts_of_python("figures"),
+    "study": texts_of_study,
+    "explorer": texts_of_the_explorer,
+}
 
 
 def entries(room):
@@ -46,7 +73,15 @@ def test_no_text_is_untranslated_and_no_entry_is_stale(room):
 def test_translations_have_the_same_values_and_are_chinese(room):
     for english, chinese in entries(room).items():
         assert names(english) == names(chinese), english
-        assert re.search(r"[\u4e00-\u9fff，。：（]", chinese), english
+        assert re.findall(r"</?\w+>", english) == re.findall(r"</?\w+>", chinese), english
+        assert re.search(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]", chinese), english  # or Chinese punctuation
+
+
+def test_no_two_tables_translate_a_text_differently():
+    """`tr` reads all of them together."""
+    found = {}
+    for english, chinese in (pair for room in ROOMS for pair in entries(room).items()):
+        assert found.setdefault(english, chinese) == chinese, english
 
 
 def test_a_language_holds_inside_its_block_only(monkeypatch):

@@ -10,13 +10,14 @@ from pathlib import Path
 import click
 from formulas import to_mathml
 from sphinx.application import Sphinx
+from uses import title_of
 
 import posenc
 from posenc import definitions, figures
 from posenc.cli import app
 
 HERE = Path(__file__).parent.parent
-FACTS = ("family", "paper", "learned", "cost", "used by")  # columns that declare; the others are measured
+FACTS = ("family", "paper", "learned", "cost", "used by", "peer code")  # columns that declare; the others are measured
 MADE = HERE / "_made"
 GALLERY = """Gallery
 =======
@@ -30,7 +31,7 @@ Rows = dict[str, list[tuple[str, str]]]
 def setup(sphinx: Sphinx) -> dict[str, bool]:
     """Write the pages when a build starts, and point the table of encodings to them."""
     sphinx.connect("builder-inited", lambda _: _write_all())
-    sphinx.connect("source-read", lead_to_pages)
+    sphinx.connect("source-read", _end_with_pages)
     sphinx.connect("autodoc-process-docstring", _write_as_rst, priority=900)  # after napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -76,6 +77,7 @@ def encoding_page(card: posenc.Card, measured: list[tuple[str, str]]) -> str:
     if card.arxiv:
         source += f". [arXiv:{card.arxiv}](https://arxiv.org/abs/{card.arxiv})"
     rows = [f"| {title} | {cell} |" for title, cell in measured if title not in FACTS]
+    peers = dict(measured).get("peer code")
     parts = [
         f"# {card.cls.__name__}",
         f"`{card.name}`" + "".join(f", also `{alias}`" for alias in card.aliases),
@@ -83,6 +85,7 @@ def encoding_page(card: posenc.Card, measured: list[tuple[str, str]]) -> str:
         f"**Source.** {source}.",
         f"**Cost.** {card.cost}. **Learned.** {card.parameters}.",
         f"**Used by.** {', '.join(card.used_by)}." if card.used_by else "",
+        f"**Compared with the code of.** {peers}." if peers else "",
         f"```python\nimport posenc\n\nencoding = {card.call}\n```",
         _figure(card),
         _plans(card),
@@ -140,13 +143,8 @@ def commands_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def lead_to_pages(_: Sphinx, page: str, source: list[str]) -> None:
-    """Lead links out of docs/ to their copies; end the table of encodings before what has pages of its own here."""
-    source[0] = (
-        source[0]
-        .replace("](../benchmarks/", "](_made/benchmarks/")
-        .replace("](../examples/README.md", "](_made/gallery/index.rst")
-    )
+def _end_with_pages(_: Sphinx, page: str, source: list[str]) -> None:
+    """End the table of encodings before what has pages of its own here, and lead its links to them."""
     if page == "encodings":
         table = source[0].partition("\n## nope\n")[0]
         links = re.sub(r"\]\(#(\w+)\)", r"](_made/encodings/\1.md)", table)
@@ -158,8 +156,7 @@ def example(script: str) -> str:
     """Return a script of examples/ with the first sentence of its docstring as a title, as the gallery wants it."""
     before, docstring, code = script.split('"""', 2)
     first, _, rest = docstring.partition("\n")
-    title, _, more = first.partition(": ")
-    title = title.rstrip(".")
+    title, more = title_of(script), first.partition(": ")[2]
     return f'{before}"""\n{title}\n{"=" * len(title)}\n\n{more.capitalize()}{rest}"""{code}'
 
 

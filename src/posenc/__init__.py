@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers that read an installed
     from posenc import frequencies as frequencies
     from posenc import inspection as inspection
     from posenc import interop as interop
+    from posenc import languages as languages
     from posenc import laws as laws
     from posenc import measure as measure
     from posenc import nn as nn
@@ -73,6 +74,7 @@ _MODULES = [
     "frequencies",
     "inspection",
     "interop",
+    "languages",
     "laws",
     "measure",
     "nn",

@@ -1,7 +1,7 @@
 """Texts in Chinese: the code has English templates, and the tables in `posenc/zh` translate them.
 
     with languages.use("zh"):
-        tr("head {head}", head=3)  # '第 3 个头'
+        tr("head {head}", head=3)  # '头 3'
 
 A text without an entry stays English.
 """
@@ -40,8 +40,12 @@ def tr(text: str, /, **values: Any) -> str:
 
     `text` is a literal: tests read the calls and compare them with the tables.
     """
-    template = table(current()).get(text, text)
-    return template.format(**values) if values else template
+    return template(text).format(**values) if values else template(text)
+
+
+def template(text: str) -> str:
+    """Return a text in the current language, with its {names}; for functions that fill these in another way."""
+    return table(current()).get(text, text)
 
 
 @cache

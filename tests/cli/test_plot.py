@@ -71,6 +71,15 @@ def test_learned_numbers_are_the_same_each_time_and_said_to_be_fresh(tmp_path):
     assert "freshly initialised" not in text_of(fixed)
 
 
+def test_labels_are_chinese_where_a_font_has_the_glyphs(tmp_path, monkeypatch):
+    out = tmp_path / "a.svg"
+    monkeypatch.setattr(figures.fonts, "find_chinese", lambda: figures.fonts.PLAIN)
+    with pytest.warns(UserWarning, match="missing from"):  # the glyphs, of that font
+        assert run(["plot", "t5", "--lang", "zh", "-o", str(out)]) == 0
+    assert "各头的偏置：T5(n_heads=8)" in text_of(out)
+    assert "随机种子 0" in text_of(out)
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "name", ["longrope", "swin", "self_extend", "nope", "graphormer", "prope", "gta", "tests.cli.test_plot:Ramp"]
@@ -98,6 +107,7 @@ def test_kinds_are_those_of_the_figures():
         (("rope", "--with", "base", "-o", "a.png"), "--with must be OPTION=VALUE"),
         (("alibi", "-o", "no/such/folder/a.png"), "No such file or directory"),
         (("alibi",), "Missing option '-o'"),
+        (("alibi", "--lang", "fr", "-o", "a.png"), "'fr' is not one of 'en', 'zh'"),
     ],
 )
 def test_errors_are_one_sentence(arguments, said, tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ import pytest
 from posenc.cli import run
 from posenc.cli.study import read_seconds, split_list
 from posenc.study.config import make_config
+from study.directories import make, result
 
 
 @pytest.fixture
@@ -50,6 +51,23 @@ def test_steps_take_the_place_of_a_budget(calls, capsys):
     assert calls[1][4]["wait"] is False
 
 
+def test_a_report_is_written_in_the_language_of_each_call(tmp_path, capsys):
+    config = make_config(["rope"], task=["copy"], lengths={"copy": {"test": [20, 40]}})
+    make(tmp_path / "s", [result(), result(seed=1)], config=config.as_dict())
+    for options, code, said in (
+        ("--lang zh", "zh-CN", "2/2 个单元已完成，0 个失败"),
+        ("", "en", "2 of 2 cells are done"),
+    ):
+        assert run(["study", "report", str(tmp_path / "s"), *options.split()]) == 0
+        assert said in capsys.readouterr().out
+        assert f'<html lang="{code}">' in (tmp_path / "s/report.html").read_text(encoding="utf-8")
+
+
+def test_an_unknown_language_is_refused_with_those_that_there_are(capsys):
+    assert run(["study", "report", "s", "--lang", "fr"]) == 2
+    assert "'fr' is not one of 'en', 'zh'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -59,6 +77,7 @@ def test_steps_take_the_place_of_a_budget(calls, capsys):
         "--train-len 0",
         "--seeds 0",
         "--seeds two",
+        "--lang fr",
         "--budget 0s",
         "--budget -4m",
         "--budget 4d",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from posenc import languages
 from posenc.cli import output
 from posenc.replacing import replaced
 
@@ -47,7 +48,14 @@ _DIMS: dict[str, Any] = {"d_model": 128, "n_heads": 8, "head_dim": 64, "max_len"
     metavar="OPTION=VALUE",
     help="An argument of the constructor, such as base=500000; may be repeated.",
 )
-def plot_encoding(name: str, out: Path, kind: str | None, options: tuple[str, ...]) -> None:
+@click.option(
+    "--lang",
+    "language",
+    type=click.Choice(languages.LANGUAGES),
+    default="en",
+    help="The labels' language; zh needs a font with Chinese glyphs.",
+)
+def plot_encoding(name: str, out: Path, kind: str | None, options: tuple[str, ...], language: str) -> None:
     """Draw a figure of an encoding to a file.
 
     Sizes default to those of a small model (d_model=128, n_heads=8, head_dim=64); --with sets others.
@@ -55,11 +63,8 @@ def plot_encoding(name: str, out: Path, kind: str | None, options: tuple[str, ..
     figures = _load_figures()
     suffix = check_suffix(out)
     encoding = construct(name, read_options(options))
-    with import_module("torch").random.fork_rng(devices=[]):
-        figure = figures.draw(encoding, kind)
-    if any(True for _ in encoding.parameters()):
-        note = f"learned numbers as freshly initialised (seed {SEED}); training changes them"
-        figure.supxlabel(note, x=0.99, ha="right", fontsize=8)
+    with import_module("torch").random.fork_rng(devices=[]), languages.use(language):
+        figure = figures.draw(encoding, kind, seed=SEED)
     save(figure, out, suffix)
     output.write(f"{out}: {figures.kind_of(encoding, kind)} of {figures.label_of(encoding)}")
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from posenc import languages
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,6 +29,9 @@ _callback = click.option(
     help="Report each finished cell to tensorboard, mlflow, wandb, or package.module:function.",
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+_lang = click.option(
+    "--lang", type=click.Choice(languages.LANGUAGES), default="en", help="The language of the report and the summary."
+)
 
 
 @click.group(invoke_without_command=True)
@@ -79,6 +84,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON."
     show_default="by number of cores",
 )
 @_callback
+@_lang
 @click.option("--out", default="study", metavar="DIR", help="The directory of the results and the report.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_context
@@ -99,6 +105,7 @@ def study_encodings(
     address: str | None,
     workers: int | None,
     callback: tuple[str, ...],
+    lang: str,
     out: str,
     as_json: bool,
 ) -> None:
@@ -128,7 +135,9 @@ def study_encodings(
     if engine not in ("local", "ray") or (address and engine != "ray"):
         _refuse(ctx, "engine", f"must be local or ray, and --address is only for ray; got {engine!r}.")
     asked["test_len"] = [_read_length(ctx, item) for item in asked.get("test_len", ())]
-    raise click.exceptions.Exit(_run(ctx, asked, engine, address, workers, out, split_list(callback), dry_run, as_json))
+    with languages.use(lang):
+        code = _run(ctx, asked, engine, address, workers, out, split_list(callback), dry_run, as_json)
+    raise click.exceptions.Exit(code)
 
 
 def _run(
@@ -180,11 +189,14 @@ def work(folder: Path, device: str) -> None:
 @study_encodings.command("report")
 @_folder
 @_callback
-def write_report(folder: Path, callback: tuple[str, ...]) -> None:
+@_lang
+def write_report(folder: Path, callback: tuple[str, ...], lang: str) -> None:
     """Write DIR's report from the finished cells."""
     from posenc.study.command import report
 
-    raise click.exceptions.Exit(report(folder, split_list(callback)))
+    with languages.use(lang):
+        code = report(folder, split_list(callback))
+    raise click.exceptions.Exit(code)
 
 
 @study_encodings.command("status")

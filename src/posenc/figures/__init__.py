@@ -3,7 +3,8 @@
     from posenc import RoPE, figures
     figures.profile(RoPE(head_dim=64)).savefig("rope.svg")
 
-No window opens, and a notebook shows each figure once. The numbers come from `posenc.measure`.
+No window opens, and a notebook shows each figure once. The numbers come from `posenc.measure`. Inside
+`with posenc.languages.use("zh"):` labels are Chinese, if a font with Chinese glyphs is installed.
 """
 
 try:

@@ -28,14 +28,15 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from posenc import colours, registry
+from posenc import colours, languages, registry
 from posenc.encoding import Encoding
+from posenc.figures import fonts
+from posenc.languages import tr
 
 Reals = NDArray[np.float64]
 P = ParamSpec("P")
 
 INK, SOFT, HAIR, NOTHING = "#1c1e22", "#565b64", "#e4e2dc", "#cfcfcf"
-POSITION, DISTANCE, LANE = "position (tokens)", "distance (tokens)", "dimension (number)"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (7, 2, 1.4, 2)))
 MAP = colors.LinearSegmentedColormap.from_list("posenc", list(colours.DIVERGING))
 _PLAIN = 0.7  # place of the colour itself between the lightest and the darkest shade
@@ -45,7 +46,7 @@ STYLE: Mapping[str, Any] = {
     "figure.constrained_layout.use": True,
     "figure.dpi": 110,
     "savefig.dpi": 160,
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so figures are the same on every machine
+    "font.family": fonts.PLAIN,
     "font.size": 10,
     "text.color": INK,
     "axes.edgecolor": SOFT,
@@ -87,11 +88,15 @@ class Drawing(Figure):
 
 
 def drawn(function: Callable[P, Drawing]) -> Callable[P, Drawing]:
-    """Decorate a function to draw in this package's style; the caller's style is not changed."""
+    """Decorate a function to draw in this package's style, in a language that an installed font can write.
+
+    The caller's style is not changed.
+    """
 
     @wraps(function)
     def draw(*args: P.args, **options: P.kwargs) -> Drawing:
-        with style.context(["default", dict(STYLE)]):
+        language, families = fonts.choose()
+        with languages.use(language), style.context(["default", {**STYLE, "font.family": families}]):
             return function(*args, **options)
 
     return draw
@@ -202,7 +207,7 @@ def looks(encodings: Sequence[Encoding]) -> list[dict[str, Any]]:
 def name_lines(axes: Axes, title: str, encodings: Sequence[Encoding]) -> None:
     """Write the title, with the name of a single encoding, or with a legend for several."""
     if len(encodings) == 1:
-        axes.set_title(f"{title}: {label_of(encodings[0])}")
+        axes.set_title(tr("{title}: {encoding}", title=title, encoding=label_of(encodings[0])))
     else:
         axes.set_title(title)
         legend_above(axes)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from posenc import measure
 from posenc.encoding import Encoding
 from posenc.figures import scores, vectors, waves
-from posenc.figures.grammar import Drawing
+from posenc.figures.grammar import Drawing, drawn
+from posenc.languages import tr
 
 
 @dataclass(frozen=True)
@@ -140,15 +141,22 @@ def kind_of(encoding: Encoding, kind: str | None = None) -> str:
     return suitable[0]
 
 
-def draw(encoding: Encoding, kind: str | None = None) -> Drawing:
+@drawn
+def draw(encoding: Encoding, kind: str | None = None, *, seed: int | None = None) -> Drawing:
     """Draw the given kind of figure of an encoding, or its default one.
 
     Args:
         encoding: Any encoding.
         kind: A name in `KINDS`; if left out, the default kind.
+        seed: The random seed of learned numbers that are not trained yet, for a note below the figure; no note if left
+            out.
 
     Raises:
         ValueError: The kind is unknown or does not fit the encoding.
     """
     found = KINDS[kind_of(encoding, kind)]
-    return found.draw(encoding, _reach(encoding, found))
+    figure = found.draw(encoding, _reach(encoding, found))
+    if seed is not None and any(True for _ in encoding.parameters()):
+        note = tr("learned numbers as freshly initialised (seed {seed}); training changes them", seed=seed)
+        figure.supxlabel(note, x=0.99, ha="right", fontsize=8)
+    return figure

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 from posenc import measure
 from posenc.encoding import Encoding
 from posenc.figures import grammar
-from posenc.figures.grammar import DASHES, DISTANCE, Drawing, Reals, drawn
+from posenc.figures.grammar import DASHES, Drawing, Reals, drawn
+from posenc.languages import tr
 
 _HEADS = 8  # lines of one figure that a reader can distinguish
 _CELLS = 512  # of a matrix along each side; more would be smaller than a pixel
 _CHANGED = 0.4  # the share of distances that a map must change to be visible
 _PANELS = 4  # matrices side by side
-_QUERY, _KEY = "query position (tokens)", "key position (tokens)"
 
 
 @drawn
@@ -45,11 +45,13 @@ def profile(
         axes.fill_between(where, found.low[row], found.high[row], color=look["color"], alpha=0.16, linewidth=0)
         axes.plot(where, found.mean[row], **look)
     axes.axhline(0, color=grammar.SOFT, linewidth=0.8)
-    axes.set(xlabel=DISTANCE, ylabel="score, scaled, before the softmax")
+    axes.set(xlabel=tr("distance (tokens)"), ylabel=tr("score, scaled, before the softmax"))
     axes.margins(x=0.01)
-    which = f" of head {head}" if n_heads > 1 else ""
-    drawn_as = "q = k" if content == "same" else "q and k independent"
-    grammar.name_lines(axes, f"Mean score{which}, {drawn_as}, with 5–95 % band", encodings)
+    drawn_as = "q = k" if content == "same" else tr("q and k independent")
+    title = tr("Mean score, {content}, with 5–95 % band", content=drawn_as)
+    if n_heads > 1:
+        title = tr("Mean score of head {head}, {content}, with 5–95 % band", head=head, content=drawn_as)
+    grammar.name_lines(axes, title, encodings)
     return figure
 
 
@@ -69,10 +71,10 @@ def bias_curves(encoding: Encoding, distance: ArrayLike | int = 129) -> Drawing:
     chosen = grammar.spread(len(curves), _HEADS)
     figure, ((axes,),) = grammar.sheet(7.2, 4.2)
     for head, shade in zip(chosen, grammar.shades(grammar.colour_of(encoding), len(chosen)), strict=True):
-        axes.plot(where, curves[head], color=shade, label=f"head {head}")
+        axes.plot(where, curves[head], color=shade, label=tr("head {head}", head=head))
     axes.axhline(0, color=grammar.SOFT, linewidth=0.8)
-    axes.set(xlabel=DISTANCE, ylabel="bias (added to the score)")
-    axes.set_title(f"Bias of each head: {grammar.label_of(encoding)}")
+    axes.set(xlabel=tr("distance (tokens)"), ylabel=tr("bias (added to the score)"))
+    axes.set_title(tr("Bias of each head: {encoding}", encoding=grammar.label_of(encoding)))
     axes.margins(x=0.01)
     if len(chosen) > 1:
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -98,13 +100,13 @@ def bias_matrix(encoding: Encoding, length: int = 64, heads: Sequence[int] | Non
     low, high = grammar.span(found[chosen])
     for head, panel in zip(chosen, axes[0], strict=True):
         mesh = grammar.tint(panel, found[head], np.arange(length), np.arange(length), max(-low, high))
-        panel.set(xlabel=_KEY, aspect="equal", title=f"head {head}")
-    axes[0, 0].set_ylabel(_QUERY)
+        panel.set(xlabel=tr("key position (tokens)"), aspect="equal", title=tr("head {head}", head=head))
+    axes[0, 0].set_ylabel(tr("query position (tokens)"))
     axes[0, 0].invert_yaxis()
-    scale = grammar.bar(mesh, list(axes[0]), "bias (added to the score)", fraction=0.03)
+    scale = grammar.bar(mesh, list(axes[0]), tr("bias (added to the score)"), fraction=0.03)
     if low < high:
         scale.ax.set_ylim(low, high)
-    grammar.head(figure, f"Bias of query and key: {grammar.label_of(encoding)}")
+    grammar.head(figure, tr("Bias of query and key: {encoding}", encoding=grammar.label_of(encoding)))
     return figure
 
 
@@ -126,14 +128,16 @@ def effective_distance(encoding: Encoding, length: int | None = None) -> Drawing
     here = np.arange(length)
     some = here[:: -(-length // _CELLS)]
     seen = np.where(some[:, None] >= some, found[np.ix_(some, some)], np.nan)  # a causal model needs no others
-    grammar.paint(left, seen, some, some, meaning="mapped distance (tokens)")
-    left.set(xlabel=_KEY, ylabel=_QUERY, aspect="equal", title="by query and key")
-    grammar.head(figure, f"Mapped distance: {grammar.label_of(encoding)}")
+    grammar.paint(left, seen, some, some, meaning=tr("mapped distance (tokens)"))
+    left.set(xlabel=tr("key position (tokens)"), ylabel=tr("query position (tokens)"))
+    left.set(aspect="equal", title=tr("by query and key"))
+    grammar.head(figure, tr("Mapped distance: {encoding}", encoding=grammar.label_of(encoding)))
     grammar.space(figure)
     true = length - 1 - here
-    right.plot(true, true, color=grammar.SOFT, linewidth=1.0, linestyle=DASHES[1], label="true")
-    right.plot(true, found[-1], color=grammar.colour_of(encoding), label="mapped")
-    right.set(xlabel=f"true {DISTANCE}", ylabel="mapped distance (tokens)", title="for the last query")
+    right.plot(true, true, color=grammar.SOFT, linewidth=1.0, linestyle=DASHES[1], label=tr("true"))
+    right.plot(true, found[-1], color=grammar.colour_of(encoding), label=tr("mapped"))
+    right.set(xlabel=tr("true distance (tokens)"), ylabel=tr("mapped distance (tokens)"))
+    right.set_title(tr("for the last query"))
     right.legend(loc="upper left")
     return figure
 
@@ -167,7 +171,7 @@ def precision(
     """
     pos = np.unique(np.geomspace(1, up_to, 240).astype(int))
     figure, axes = grammar.sheet(9.4, 4.4, columns=2, sharey=True)
-    titles = ("posenc: float64 angles, then rounded", "most code: angles computed in the dtype")
+    titles = (tr("posenc: float64 angles, then rounded"), tr("most code: angles computed in the dtype"))
     for formula, title, panel in zip((False, True), titles, axes[0], strict=True):
         for i, (dtype, shade) in enumerate(zip(dtypes, _by_dtype(encoding, len(dtypes)), strict=True)):
             error = measure.phase_error(encoding, pos, dtype, formula=formula)
@@ -175,13 +179,13 @@ def precision(
             panel.plot(pos, shown, color=shade, linestyle=DASHES[i % len(DASHES)], label=dtype)
         panel.axhline(np.pi, color=grammar.SOFT, linewidth=0.9)
         grammar.log_axis(panel.xaxis)
-        panel.set(yscale="log", xlabel=grammar.POSITION, title=title)
+        panel.set(yscale="log", xlabel=tr("position (tokens)"), title=title)
         panel.margins(x=0.02)
-    axes[0, 0].set_ylabel("largest phase error (radians)")
+    axes[0, 0].set_ylabel(tr("largest phase error (radians)"))
     axes[0, 0].annotate(
-        "half a rotation: the angle is arbitrary", (1, np.pi), (0, -11), textcoords="offset points", fontsize=9
+        tr("half a rotation: the angle is arbitrary"), (1, np.pi), (0, -11), textcoords="offset points", fontsize=9
     )
-    grammar.head(figure, f"Phase error by position: {grammar.label_of(encoding)}")
+    grammar.head(figure, tr("Phase error by position: {encoding}", encoding=grammar.label_of(encoding)))
     axes[0, 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 

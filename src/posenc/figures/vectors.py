@@ -13,16 +13,12 @@ from posenc import measure
 from posenc.encoding import Encoding
 from posenc.families import Rotary, ValueRotary
 from posenc.figures import grammar
-from posenc.figures.grammar import LANE, POSITION, Drawing, drawn
+from posenc.figures.grammar import Drawing, drawn
+from posenc.languages import tr
 from posenc.measure.asking import pairs_of
 
 _MANY, _FEW = 16, 5  # points that all get a label; labels if there are more points
 _LANES = 256  # dimensions that fit the usual height with a few pixels each
-_SUBJECTS = {
-    "rotary": "rotated query, 1 in the first dimension of each pair",
-    "values": "rotated value, 1 in the first dimension of each pair",
-    "embedded": "output for a token of ones",
-}
 
 
 @drawn
@@ -38,10 +34,19 @@ def heat_map(encoding: Encoding, pos: ArrayLike | int = 100) -> Drawing:
     """
     values = measure.heat_map(encoding, grammar.line_of(pos))
     figure, ((axes,),) = grammar.sheet(7.2, 5.0 if values.shape[1] <= _LANES else 7.4)
-    said = _SUBJECTS.get(encoding.family, "the vector added at each position")
-    grammar.paint(axes, values.T, grammar.coordinates(pos), np.arange(values.shape[1]), meaning="value")
-    axes.set(xlabel=POSITION, ylabel=LANE, title=f"{grammar.label_of(encoding)}: {said}")
+    grammar.paint(axes, values.T, grammar.coordinates(pos), np.arange(values.shape[1]), meaning=tr("value"))
+    axes.set(xlabel=tr("position (tokens)"), ylabel=tr("dimension (number)"), title=_subject(encoding))
     return figure
+
+
+def _subject(encoding: Encoding) -> str:
+    """Return an encoding with what its vectors are."""
+    label = grammar.label_of(encoding)
+    return {
+        "rotary": tr("{encoding}: rotated query, 1 in the first dimension of each pair", encoding=label),
+        "values": tr("{encoding}: rotated value, 1 in the first dimension of each pair", encoding=label),
+        "embedded": tr("{encoding}: output for a token of ones", encoding=label),
+    }.get(encoding.family, tr("{encoding}: the vector added at each position", encoding=label))
 
 
 @drawn
@@ -60,10 +65,10 @@ def lanes(encoding: Encoding, pos: Sequence[int] = (0, 10, 20, 30, 40)) -> Drawi
     for p, row, panel in zip(pos, values, axes[:, 0], strict=True):
         panel.plot(np.arange(len(row)), row, color=grammar.colour_of(encoding), linewidth=1.0)
         panel.axhline(0, color=grammar.SOFT, linewidth=0.8)
-        panel.set_ylabel(f"position {p}", rotation=0, ha="right", va="center")
+        panel.set_ylabel(tr("position {position}", position=p), rotation=0, ha="right", va="center")
         panel.margins(x=0.01)
-    axes[0, 0].set_title(f"Value in each dimension: {grammar.label_of(encoding)}")
-    axes[-1, 0].set_xlabel(LANE)
+    axes[0, 0].set_title(tr("Value in each dimension: {encoding}", encoding=grammar.label_of(encoding)))
+    axes[-1, 0].set_xlabel(tr("dimension (number)"))
     return figure
 
 
@@ -88,7 +93,8 @@ def points(*encodings: Encoding, pos: ArrayLike | int = 32, lanes: Sequence[tupl
     for encoding, look, pair, panel in zip(encodings, looks, chosen, axes.flat, strict=False):
         where = measure.points(encoding, grammar.line_of(pos), pair)
         _join(panel, where, grammar.coordinates(pos), look["color"])
-        panel.set(xlabel=f"dimension {pair[0]}", ylabel=f"dimension {pair[1]}", title=grammar.label_of(encoding, 32))
+        on_x, on_y = (tr("dimension {number}", number=number) for number in pair)
+        panel.set(xlabel=on_x, ylabel=on_y, title=grammar.label_of(encoding, 32))
     for panel in axes.flat[len(encodings) :]:
         panel.set_axis_off()
     return figure
@@ -112,10 +118,12 @@ def dot_product(*encodings: Encoding, middle: int = 50, pos: ArrayLike | int = 1
         found = measure.by_distance(encoding, middle, grammar.line_of(pos))
         axes.plot(grammar.coordinates(pos), found.cosine if cosine else found.dot, **look)
     axes.axvline(middle, color=grammar.SOFT, linewidth=0.9, linestyle=grammar.DASHES[1])
-    axes.set(xlabel=POSITION, ylabel="cosine" if cosine else "dot product")
+    axes.set(xlabel=tr("position (tokens)"), ylabel=tr("cosine") if cosine else tr("dot product"))
     axes.margins(x=0.01)
-    what = "Cosine" if cosine else "Dot product"
-    grammar.name_lines(axes, f"{what} of position {middle} with all others", encodings)
+    title = tr("Dot product of position {middle} with all others", middle=middle)
+    if cosine:
+        title = tr("Cosine of position {middle} with all others", middle=middle)
+    grammar.name_lines(axes, title, encodings)
     return figure
 
 
@@ -134,10 +142,14 @@ def similarity(encoding: Encoding, pos: ArrayLike | int = 100, *, cosine: bool =
     figure, ((axes,),) = grammar.sheet(6.4, 5.0)
     found = measure.similarity(measure.heat_map(encoding, grammar.line_of(pos)), cosine=cosine)
     x = grammar.coordinates(pos)
-    what = "cosine" if cosine else "dot product"
-    grammar.paint(axes, found, x, x, meaning=what, limit=1.0 if cosine else None)
-    axes.set(xlabel=POSITION, ylabel=POSITION, aspect="equal")
-    axes.set_title(f"{what.capitalize()} of positions: {grammar.label_of(encoding)}")
+    label = grammar.label_of(encoding)
+    if cosine:
+        grammar.paint(axes, found, x, x, meaning=tr("cosine"), limit=1.0)
+        axes.set_title(tr("Cosine of positions: {encoding}", encoding=label))
+    else:
+        grammar.paint(axes, found, x, x, meaning=tr("dot product"))
+        axes.set_title(tr("Dot product of positions: {encoding}", encoding=label))
+    axes.set(xlabel=tr("position (tokens)"), ylabel=tr("position (tokens)"), aspect="equal")
     return figure
 
 
@@ -164,13 +176,13 @@ def sentence_similarity(vectors: Mapping[str, ArrayLike], words: Sequence[str]) 
         found = measure.similarity(np.asarray(rows), cosine=True)
         mesh = grammar.tint(panel, found, here, here, 1.0)
         panel.set_xticks(here, words, rotation=60, ha="right", rotation_mode="anchor")
-        panel.set(title=title, xlabel="word (in order)", aspect="equal")
+        panel.set(title=title, xlabel=tr("word (in order)"), aspect="equal")
         panel.tick_params(length=0)
     axes[0, 0].set_yticks(here, words)
-    axes[0, 0].set_ylabel("word (in order)")
+    axes[0, 0].set_ylabel(tr("word (in order)"))
     axes[0, 0].invert_yaxis()
-    grammar.bar(mesh, list(axes[0]), "cosine of embeddings", shrink=0.75)
-    grammar.head(figure, "Similarity of the embeddings of a sentence")
+    grammar.bar(mesh, list(axes[0]), tr("cosine of embeddings"), shrink=0.75)
+    grammar.head(figure, tr("Similarity of the embeddings of a sentence"))
     return figure
 
 

@@ -10,6 +10,7 @@ from posenc import measure
 from posenc.encoding import Encoding
 from posenc.figures import grammar
 from posenc.figures.grammar import DASHES, Drawing, drawn
+from posenc.languages import tr
 
 # Laws of frequencies are not encodings: they have seven colours that colour-blind readers can distinguish.
 _LAW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#8b3f86", "#a67c00", "#5c6068", "#46a8dd")
@@ -38,11 +39,11 @@ def wavelengths(*encodings: Encoding, length: int | None = None) -> Drawing:
             axes.plot(pairs[finite], row[finite], **dots, **look)
             look["label"] = "_"  # one legend entry for all axes
     grammar.log_axis(axes.yaxis)
-    axes.set(xlabel="pair of dimensions (number)", ylabel="wavelength (positions)")
+    axes.set(xlabel=tr("pair of dimensions (number)"), ylabel=tr("wavelength (positions)"))
     if length is not None:
         axes.axhline(length, color=grammar.SOFT, linewidth=1.2, linestyle=DASHES[1])
         axes.annotate(
-            f"{length:,} tokens: no full rotation above",
+            tr("{length:,} tokens: no full rotation above", length=length),
             (0.01, length),
             xycoords=("axes fraction", "data"),
             xytext=(0, 4),
@@ -50,7 +51,7 @@ def wavelengths(*encodings: Encoding, length: int | None = None) -> Drawing:
             color=grammar.SOFT,
             fontsize=9,
         )
-    grammar.name_lines(axes, "Wavelength of each pair", encodings)
+    grammar.name_lines(axes, tr("Wavelength of each pair"), encodings)
     return figure
 
 
@@ -77,12 +78,12 @@ def oscillatory_integrals(
             look = {"color": _LAW_COLOURS[i % len(_LAW_COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
             panel.plot(distance, mean, label=_spell(law), **look)
         panel.axhline(0, color=grammar.SOFT, linewidth=0.8)
-        panel.set(xlabel=grammar.DISTANCE, ylabel="mean cosine")
+        panel.set(xlabel=tr("distance (tokens)"), ylabel=tr("mean cosine"))
         panel.margins(x=0.01)
     grammar.log_axis(axes[1, 0].xaxis)
-    axes[0, 0].set_title("Mean of cos(distance · θ(t)) over t from 0 to 1: near")
-    endless = " (without θ = 1, which does not decay)" if "constant" in laws else ""
-    axes[1, 0].set_title(f"The same: far{endless}")
+    axes[0, 0].set_title(tr("Mean of cos(distance · θ(t)) over t from 0 to 1: near"))
+    endless = "constant" in laws
+    axes[1, 0].set_title(tr("The same: far (without θ = 1, which does not decay)") if endless else tr("The same: far"))
     grammar.legend_above(axes[0, 0])
     return figure
 
@@ -104,12 +105,12 @@ def finite_size(n_pairs: Sequence[int] = (16, 64), *, base: float = 10000.0, far
     limit = measure.continuous_limit(distance, base=base).real
     for n, shade in zip(n_pairs, grammar.shades(_LAW_COLOURS[0], len(n_pairs)), strict=True):
         mean = limit + measure.finite_size_error(distance, n, base)
-        axes.plot(distance, mean, color=shade, linewidth=1.0, label=f"{n} pairs")
-    axes.plot(distance, limit, color=grammar.INK, linewidth=1.6, label="infinitely many")
+        axes.plot(distance, mean, color=shade, linewidth=1.0, label=tr("{n} pairs", n=n))
+    axes.plot(distance, limit, color=grammar.INK, linewidth=1.6, label=tr("infinitely many"))
     axes.axhline(0, color=grammar.SOFT, linewidth=0.8)
     grammar.log_axis(axes.xaxis)
-    axes.set(xlabel=grammar.DISTANCE, ylabel="mean cosine")
-    axes.set_title(f"Mean of cos(distance · θ) over the pairs, base {base:,.0f}")
+    axes.set(xlabel=tr("distance (tokens)"), ylabel=tr("mean cosine"))
+    axes.set_title(tr("Mean of cos(distance · θ) over the pairs, base {base:,.0f}", base=base))
     grammar.legend_above(axes)
     return figure
 

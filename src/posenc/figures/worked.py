@@ -12,6 +12,7 @@ from posenc import colours, measure
 from posenc.encodings import Sinusoidal
 from posenc.figures import grammar
 from posenc.figures.grammar import Drawing, drawn
+from posenc.languages import tr
 
 Reals = NDArray[np.float64]
 _WRONG = "#b2182b"
@@ -88,7 +89,7 @@ def worked_example(first: int = 1, second: int = 3) -> Drawing:
     figure, ((axes,),) = grammar.sheet(8.6, 5.4)
     axes.set_axis_off()
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.set_title("Two sinusoidal vectors with d_model = 4, base 10,000, number by number")
+    axes.set_title(tr("Two sinusoidal vectors with d_model = 4, base 10,000, number by number"))
     _write_table(axes, found)
     _write_remarks(axes, found)
     return figure
@@ -100,11 +101,11 @@ def _write_table(axes: Axes, found: Worked) -> None:
     angles = [f"sin(p · {w})" if i % 2 == 0 else f"cos(p · {w})" for i, w in enumerate(("1", "1", slow, slow))]
     columns = (0.30, 0.46, 0.62, 0.78, 0.97)
     rows = [
-        ("", ["dimension 0", "dimension 1", "dimension 2", "dimension 3", "sum"]),
-        ("formula", [*angles, ""]),
-        (f"position p = {m}", [*_spell(found.first), ""]),
-        (f"position p = {n}", [*_spell(found.second), ""]),
-        ("product", [*_spell(found.products), f"{found.dot:.4f}"]),
+        ("", [*(tr("dimension {number}", number=i) for i in range(4)), tr("sum")]),
+        (tr("formula"), [*angles, ""]),
+        (tr("position p = {position}", position=m), [*_spell(found.first), ""]),
+        (tr("position p = {position}", position=n), [*_spell(found.second), ""]),
+        (tr("product"), [*_spell(found.products), f"{found.dot:.4f}"]),
     ]
     for i, (title, cells) in enumerate(rows):
         y = 0.955 - 0.075 * i
@@ -121,17 +122,26 @@ def _write_table(axes: Axes, found: Worked) -> None:
 def _write_remarks(axes: Axes, found: Worked) -> None:
     m, n = found.pos
     d = abs(n - m)
-    right, wrong = colours.colour("sinusoidal"), _WRONG
     slow = f"{d * found.inv_freq[1]:g}"
+    of = {"m": m + 1, "n": n + 1, "d": d, "slow": slow, **vars(found)}
+    right, wrong = colours.colour("sinusoidal"), _WRONG
     lines = (
-        (right, "Dot product", f"cos({d}) + cos({slow}) = {found.dot:.4f}: depends only on the distance {d}."),
-        (right, "", f"Positions {m + 1} and {n + 1} give the same: {found.dot_shifted:.4f}."),
-        (right, "Cosine", f"dot product / (√2 · √2) = {found.dot:.4f} / 2 = {found.cosine:.4f}."),
-        (wrong, "Mistake 1: mixed orders", "one vector as sin, cos, sin, cos and the other as sin, sin, cos, cos"),
-        (wrong, "", f"gives {found.mixed:.4f}, and {found.mixed_shifted:.4f} for both positions one later:"),
-        (wrong, "", "it depends on both positions, not only on their distance."),
-        (wrong, "Mistake 2: no division", f"{found.dot:.4f} is not a cosine: at distance 0 it is 2.0000, not 1."),
-        (wrong, "", "A vector's length is √(d_model / 2); divide by both lengths, here by 2."),
+        (right, tr("Dot product"), tr("cos({d}) + cos({slow}) = {dot:.4f}: depends only on the distance {d}.", **of)),
+        (right, "", tr("Positions {m} and {n} give the same: {dot_shifted:.4f}.", **of)),
+        (right, tr("Cosine"), tr("dot product / (√2 · √2) = {dot:.4f} / 2 = {cosine:.4f}.", **of)),
+        (
+            wrong,
+            tr("Mistake 1: mixed orders"),
+            tr("one vector as sin, cos, sin, cos and the other as sin, sin, cos, cos"),
+        ),
+        (wrong, "", tr("gives {mixed:.4f}, and {mixed_shifted:.4f} for both positions one later:", **of)),
+        (wrong, "", tr("it depends on both positions, not only on their distance.")),
+        (
+            wrong,
+            tr("Mistake 2: no division"),
+            tr("{dot:.4f} is not a cosine: at distance 0 it is 2.0000, not 1.", **of),
+        ),
+        (wrong, "", tr("A vector's length is √(d_model / 2); divide by both lengths, here by 2.")),
     )
     y = 0.56
     for colour, title, said in lines:

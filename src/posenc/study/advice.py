@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .findings import Name, Parts, bits_at, listed, valued
-from .measures import Encoding, Measures, Stat, leaders, signed, with_spread
+from posenc.languages import tr
 
-_ONLY: Parts = ("Only one encoding was measured, so there is nothing to compare.",)
+from .findings import bits_at, valued
+from .measures import Encoding, Measures, Stat, leaders, signed, with_spread
+from .sentences import Name, Parts, listed, said
 
 
 @dataclass(frozen=True)
@@ -31,40 +32,51 @@ class Advice:
 def _pick(kind: str, scenario: str, stats: Mapping[str, Stat], noise: float, number: Callable[[str], str]) -> Advice:
     """Advise the encoding with the lowest value, or all that the numbers do not separate from it."""
     if not stats:
-        return Advice(kind, scenario, (), "", ("The study has no measurements for this.",))
+        return Advice(kind, scenario, (), "", said("The study has no measurements for this."))
     front = leaders(stats, noise)
-    others = len(stats) - len(front)
     if len(stats) == 1:
-        parts = _ONLY
+        parts = _only()
     elif len(front) > 1:
-        parts = ("The numbers do not separate ", *listed((Name(n),) for n in front), ".")
+        parts = said("The numbers do not separate {names}.", names=listed((Name(n),) for n in front))
     else:
         second = min((n for n in stats if n != front[0]), key=lambda n: stats[n].mean)
-        parts = (f"Better than all {others} others by more than the spread over seeds; next is ", Name(second))
-        parts += (f" with {number(second)}.",)
+        parts = said(
+            "Better than all {count} others by more than the spread over seeds; next is {second} with {value}.",
+            count=str(len(stats) - len(front)),
+            second=Name(second),
+            value=number(second),
+        )
     return Advice(kind, scenario, tuple(front), number(front[0]), parts)
+
+
+def _only() -> Parts:
+    return said("Only one encoding was measured, so there is nothing to compare.")
 
 
 def _fewest(study: Measures) -> Advice:
     """Advise by the number of parameters, which is exact, then by the loss of those with the fewest."""
-    scenario = "Fewest parameters"
+    scenario = tr("Fewest parameters")
     counts = {e.name: e.position_parameters for e in study.sound if e.position_parameters is not None}
     if not counts:
-        return Advice("parameters", scenario, (), "", ("The study has no measurements for this.",))
+        return Advice("parameters", scenario, (), "", said("The study has no measurements for this."))
     lowest = min(counts.values())
     front = [n for n in counts if counts[n] == lowest]
-    number = f"{lowest:,} position parameters"
+    number = tr("{count} position parameters", count=f"{lowest:,}")
     if len(counts) == 1:
-        return Advice("parameters", scenario, tuple(front), number, _ONLY)
+        return Advice("parameters", scenario, tuple(front), number, _only())
     if len(front) == 1:
-        return Advice("parameters", scenario, tuple(front), number, ("All other encodings have more.",))
-    parts: Parts = (f"{len(front)} of {len(counts)} encodings have this number.",)
+        return Advice("parameters", scenario, tuple(front), number, said("All other encodings have more."))
+    some, every = str(len(front)), str(len(counts))
+    parts = said("{count} of {all} encodings have this number.", count=some, all=every)
     for length in dict.fromkeys(n for n in (study.base, study.longest) if n):
         stats = {n: s for n, s in bits_at(study, length).items() if n in front}
         if stats:
             best = leaders(stats, study.noise(length))
-            parts += (f" Lowest loss among them at {study.times(length)}: ", *valued(stats, best))
-            parts += (", not separated." if len(best) > 1 else ".",)
+            at, names = study.times(length), valued(stats, best)
+            if len(best) > 1:
+                parts += said(" Lowest loss among them at {length}: {names}, not separated.", length=at, names=names)
+            else:
+                parts += said(" Lowest loss among them at {length}: {name}.", length=at, name=names)
     return Advice("parameters", scenario, tuple(front), number, parts)
 
 
@@ -81,32 +93,37 @@ def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size
     def far(name: str) -> str:
         assert longest is not None  # `far` is called only for lengths that were measured
         bits, change = by_name[name].by_length[longest], by_name[name].change.get(longest)
-        moved = f", {signed(change.mean)} from {study.times(study.base)}" if change else ""
-        return f"{with_spread(bits)} bits per byte at {study.times(longest)}{moved}"
+        loss = tr("{value} bits per byte at {length}", value=with_spread(bits), length=study.times(longest))
+        if not change:
+            return loss
+        near, moved = study.times(study.base), signed(change.mean)
+        return tr("{loss}, {change} from {length}", loss=loss, change=moved, length=near)
 
     near = bits_at(study, study.base)
     steps = {e.name: e.step_ms for e in study.sound if e.step_ms}
     return [
         _pick(
             "long",
-            "Train short, serve long",
+            tr("Train short, serve long"),
             bits_at(study, longest) if longest else {},
             study.noise(longest) if longest else 0.0,
             far,
         ),
         _pick(
             "trained",
-            "Use only at the trained length",
+            tr("Use only at the trained length"),
             near,
             study.noise(study.base),
-            lambda n: f"{with_spread(near[n])} bits per byte at {study.times(study.base)}",
+            lambda n: tr(
+                "{value} bits per byte at {length}", value=with_spread(near[n]), length=study.times(study.base)
+            ),
         ),
         _pick(
             "step",
-            "Cheapest training step",
+            tr("Cheapest training step"),
             steps,
             study.step_noise(),
-            lambda n: f"{with_spread(steps[n], 1)} ms per training step",
+            lambda n: tr("{value} ms per training step", value=with_spread(steps[n], 1)),
         ),
         _fewest(study),
     ]

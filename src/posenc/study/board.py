@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from posenc.languages import tr
 from posenc.study.config import TEXT, Config
 
 
@@ -73,11 +74,11 @@ class Board:
         config, text = self.config, task == TEXT
         lengths = config.test_lens if text else config.lengths_of(task)[1]
         trained = config.train_len if text else max(n for n in lengths if n <= max(config.lengths_of(task)[0]))
-        title = "bits per byte by length of context" if text else f"{task}: exact lines by length"
-        title += f", {size}" if len(config.sizes) > 1 else ""
+        title = tr("bits per byte by length of context") if text else tr("{task}: exact lines by length", task=task)
+        title = tr("{table}, {size}", table=title, size=size) if len(config.sizes) > 1 else title
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        table.add_column("encoding", no_wrap=True)
-        for head in (*map(str, lengths), f"vs {trained}", "seeds"):
+        table.add_column(tr("encoding"), no_wrap=True)
+        for head in (*map(str, lengths), tr("vs {length}", length=trained), tr("seeds")):
             table.add_column(head, justify="right")
         key, rows = "bits_by_length" if text else "exact_by_length", []
         for name in config.encodings:

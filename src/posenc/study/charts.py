@@ -12,6 +12,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from posenc.languages import tr
+
 from .scales import Line, shorten, spread_labels, y_range, y_ticks
 
 
@@ -45,7 +47,7 @@ class Chart:
     """Everything in a chart except its lines.
 
     An id, texts, x ticks (position, two labels), the trained length and the name of the region beyond it for a
-    wide and a narrow drawing, the unit of the y axis, and its ends if they are fixed.
+    wide and a narrow drawing, the title and the unit of the y axis, and its ends if they are fixed.
     """
 
     ident: str
@@ -55,8 +57,8 @@ class Chart:
     x_title: str
     boundary: float | None
     boundary_labels: tuple[str, str]
-    y_title: str = "Bits per byte, lower is better"
-    unit: str = "bits per byte"
+    y_title: str
+    unit: str
     span: tuple[float, float] | None = None
 
 
@@ -86,7 +88,7 @@ _RAIL = Markup('<path class="rail" d="M{:.1f} {:.1f}V{:.1f}H{:.1f}"/>')
 _LEADER = Markup('<path class="leader" d="M{:.1f} {:.1f}L{:.1f} {:.1f}H{:.1f}"/>')
 _SERIES = Markup(
     '<g class="series {colour}{faint}" data-s="{index}">'
-    "<title>{name}{note}: {last} {unit} at the end</title>{drawn}{leader}{mark}"
+    "<title>{title}</title>{drawn}{leader}{mark}"
     '<text class="label" x="{x}" y="{y}" dy=".34em">{short}{note} '
     '<tspan class="value">{last}{arrow}</tspan></text></g>'
 )
@@ -193,7 +195,7 @@ class _Plot:
 
     def group(self, line: Line, end: float, spot: float) -> Markup:
         """Draw one line, its label, and the leader between them."""
-        mark, last = line.mark, line.ys[-1]
+        mark, last, shown = line.mark, line.ys[-1], f"{line.ys[-1]:.2f}"
         over = last > self.high
         start = self.x(line.xs[-1])
         reach = self.right + (26 if self.frame.kind == "wide" else 12)
@@ -205,10 +207,11 @@ class _Plot:
             colour=mark.colour,
             faint=" faint" if line.note else "",
             index=mark.index,
-            name=line.name,
+            title=tr(
+                "{name}: {value} {unit} at the end", name=line.name + line.note, value=shown, unit=self.chart.unit
+            ),
             note=line.note,
-            last=f"{last:.2f}",
-            unit=self.chart.unit,
+            last=shown,
             drawn=self.body(line) + rail,
             leader=_LEADER.format(start + (0 if over else 5), end, reach - 6, spot, reach),
             mark=_MARK.format(mark.marker, reach + 4, spot),

@@ -7,18 +7,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from posenc.languages import template, tr
+
 from .intervals import interval
 from .measures import TEXT, Measures, plain, signed, tasks_of
 from .published import EACH, EVERY, PUBLISHED, Published, Rule
 
 SEEN, CONTRADICTED, CANNOT_TELL = "seen", "contradicted", "cannot tell at this size"
 SHOWN = 3  # comparisons listed for one claim
-_PLACES = {
-    "trained": "{} at the trained length",
-    "longest": "{} at the longest length",
-    "change": "change of the {} to the longest length",
-    "worst": "change of the {} to every longer length",
-}
 
 
 @dataclass(frozen=True)
@@ -48,26 +44,32 @@ def _judge(differences: Sequence[float], rule: Rule) -> tuple[str, str]:
     sides = [sign * (value - rule.limit) for value in differences]
     ends = interval(sides)
     if ends is None:
-        return CANNOT_TELL, "one pair of seeds" if sides else "no pair of seeds"
+        return CANNOT_TELL, tr("one pair of seeds") if sides else tr("no pair of seeds")
     # with many pairs, the interval can be clear of the limit although a single pair lies across it
     if ends[0] > 0 and min(sides) > 0:
         return SEEN, ""
     if ends[1] < 0 and max(sides) < 0:
         return CONTRADICTED, ""
-    return CANNOT_TELL, "seeds disagree" if min(sides) < 0 < max(sides) else "the interval crosses the limit"
+    return CANNOT_TELL, tr("seeds disagree") if min(sides) < 0 < max(sides) else tr("the interval crosses the limit")
+
+
+def _on(name: str, task: str) -> str:
+    return tr("{name} on {task}", name=name, task=task)
 
 
 def _lack(study: Measures | None, name: str, task: str, rule: Rule) -> tuple[str, str] | None:
     """Return why an encoding's number cannot be used, and the encoding's name; None if it can."""
-    who = name if task == TEXT else f"{name} on {task}"
+    who = name if task == TEXT else _on(name, task)
     if study is None or name not in study.encodings:
-        return "not run", f"…{task}" if name == EACH else who if study else task
+        return tr("not run"), f"…{task}" if name == EACH else who if study else task
     # on a task, the score at the trained length itself measures the training, so it is not excluded
     if study.encodings[name].undertrained and (task == TEXT or rule.at != "trained"):
-        return "undertrained", who
+        return tr("undertrained"), who
     if study.by_seed(name, rule.at):
         return None
-    return f"not measured {'at' if rule.at == 'trained' else 'past'} the trained length", who
+    if rule.at == "trained":
+        return tr("not measured at the trained length"), who
+    return tr("not measured past the trained length"), who
 
 
 def _compare(study: Measures, name: str, bare: Measures, other: str, rule: Rule) -> _Comparison:
@@ -78,14 +80,16 @@ def _compare(study: Measures, name: str, bare: Measures, other: str, rule: Rule)
     verdict, why = _judge(differences, rule)
     words = f"{name} − {other}" if other else name
     if other and study.task != bare.task:
-        words = f"{name} on {study.task} − {other} on {bare.task}"
+        words = f"{_on(name, study.task)} − {_on(other, bare.task)}"
     margin = 0.0
     if differences:
         mean, ends = fmean(differences), interval(differences)
         digits = signed if other or rule.at in ("change", "worst") else plain
-        words += f" {digits(mean)}" + (f" ({digits(ends[0])} to {digits(ends[1])})" if ends else "")
+        words += f" {digits(mean)}"
+        if ends:
+            words = tr("{mean} ({low} to {high})", mean=words, low=digits(ends[0]), high=digits(ends[1]))
         margin = (mean - rule.limit) * (1 if rule.above else -1)
-    return _Comparison(words + (f", {why}" if why else ""), verdict, margin)
+    return _Comparison(tr("{mean}, {reason}", mean=words, reason=why) if why else words, verdict, margin)
 
 
 def _expand(row: Published, studies: Mapping[str, Measures]) -> list[Published]:
@@ -94,7 +98,7 @@ def _expand(row: Published, studies: Mapping[str, Measures]) -> list[Published]:
     for label in (label for label in studies if row.who == EACH and label.endswith(row.task)):
         stem = label.removesuffix(row.task)
         for name in studies[label].encodings if stem in studies else ():
-            claim = f"{row.claim}: {name} on {stem}"
+            claim = tr("{claim}: {name} on {task}", claim=row.claim, name=name, task=stem)
             found.append(replace(row, claim=claim, who=name, task=label, than=(name,), plain=stem))
     return found or [row]
 
@@ -107,20 +111,26 @@ def _lacks(sides: Sequence[tuple[Measures | None, str, str]], rule: Rule) -> str
             reasons.setdefault(lack[0], {})[lack[1]] = None
     reaches = {(study.base, study.longest) for study, _, _ in sides if study}
     if not reasons and len(reaches) > 1:
-        return "not tested at the same lengths"
-    return "; ".join(f"{why}: {', '.join(whose)}" for why, whose in reasons.items())
+        return tr("not tested at the same lengths")
+    return tr("; ").join(
+        tr("{reason}: {names}", reason=why, names=tr(", ").join(whose)) for why, whose in reasons.items()
+    )
 
 
 def _summed(found: list[_Comparison], study: Measures, rule: Rule) -> tuple[str, str]:
     """Return the least favourable comparisons of a claim in words, and the verdict on all of them."""
     found = sorted(found, key=lambda comparison: comparison.margin)
     verdicts = {comparison.verdict for comparison in found}
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    place = {"trained": "", "worst": "; at the worst longer length"}.get(
-        rule.at, f"; at {study.times(study.longest or 0)}"
-    )
-    words = "; ".join(comparison.words for comparison in found[:SHOWN]) + more + place
-    return words, CONTRADICTED if CONTRADICTED in verdicts else CANNOT_TELL if CANNOT_TELL in verdicts else SEEN
+    words = [comparison.words for comparison in found[:SHOWN]]
+    if len(found) > SHOWN:
+        words.append(tr("and {count} more", count=len(found) - SHOWN))
+    if rule.at == "worst":
+        words.append(tr("at the worst longer length"))
+    elif rule.at != "trained":
+        words.append(tr("at {length}", length=study.times(study.longest or 0)))
+    return tr("; ").join(
+        words
+    ), CONTRADICTED if CONTRADICTED in verdicts else CANNOT_TELL if CANNOT_TELL in verdicts else SEEN
 
 
 def _weigh(row: Published, studies: Mapping[str, Measures]) -> Claim:
@@ -137,13 +147,27 @@ def _weigh(row: Published, studies: Mapping[str, Measures]) -> Claim:
             measured, verdict = _summed(found, study, row.rule)
         weak = [e.name for e in study.encodings.values() if e.undertrained and e.name not in sound]
         if weak and EVERY in (row.who, *row.than):
-            measured = f"{measured}; left out as undertrained: {', '.join(weak)}".removeprefix("; ")
-    number = _PLACES[row.rule.at].format("loss" if row.task == TEXT else "share of exact lines")
-    paired = "difference in the " if row.than or row.who == EACH else ""
-    rule = f"{paired}{number} {'above' if row.rule.above else 'below'} {row.rule.limit:.2f}"
-    return Claim(
-        row.claim, row.source, row.arxiv, rule, measured or "no other encoding to compare", verdict or CANNOT_TELL
-    )
+            left_out = tr("left out as undertrained: {names}", names=tr(", ").join(weak))
+            measured = tr("; ").join(filter(None, (measured, left_out)))
+    measured = measured or tr("no other encoding to compare")
+    return Claim(row.claim, row.source, row.arxiv, _rule(row), measured, verdict or CANNOT_TELL)
+
+
+def _rule(row: Published) -> str:
+    """Return a claim's rule in words, such as "difference in the loss at the trained length below 0.00"."""
+    measure = tr("loss") if row.task == TEXT else tr("share of exact lines")
+    number = {
+        "trained": tr("{measure} at the trained length", measure=measure),
+        "longest": tr("{measure} at the longest length", measure=measure),
+        "change": tr("change of the {measure} to the longest length", measure=measure),
+        "worst": tr("change of the {measure} to every longer length", measure=measure),
+    }[row.rule.at]
+    if row.than or row.who == EACH:
+        number = tr("difference in the {number}", number=number)
+    limit = f"{row.rule.limit:.2f}"
+    if row.rule.above:
+        return tr("{number} above {limit}", number=number, limit=limit)
+    return tr("{number} below {limit}", number=number, limit=limit)
 
 
 def weigh_claims(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Claim]:
@@ -156,4 +180,5 @@ def weigh_claims(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], siz
             is undertrained or has fewer than two pairs of seeds, or if seeds or the interval do not decide.
     """
     studies = {task: Measures(run, cells, task, size) for task in tasks_of(run, cells)}
-    return [_weigh(row, studies) for published in PUBLISHED for row in _expand(published, studies)]
+    outcomes = [replace(row, claim=template(row.claim), source=template(row.source)) for row in PUBLISHED]
+    return [_weigh(row, studies) for outcome in outcomes for row in _expand(outcome, studies)]

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text as Plain
 
 from posenc import registry
+from posenc.languages import tr
 from posenc.study import tasks
 from posenc.study.board import Board, clock
 from posenc.study.callbacks import call, find
@@ -49,7 +50,7 @@ def run(
     wait: bool = True,
     as_json: bool = False,
 ) -> int:
-    """Run or resume a study, and write its report.
+    """Run or resume a study, and write its report, in the language of `posenc.languages.use`.
 
     Args:
         config: The study.
@@ -163,7 +164,7 @@ def _run_cells(
 
 
 def report(path: Path, callbacks: Sequence[str] = ()) -> int:
-    """Write a study's report from the files in its directory, and print its path.
+    """Write a study's report from the files in its directory, in the language of `posenc.languages.use`.
 
     Args:
         path: The directory.
@@ -189,8 +190,11 @@ def report(path: Path, callbacks: Sequence[str] = ()) -> int:
             call(called, path / "cells" / result_cell(result).name, result, board.say)
         for table in board.tables(results):
             board.console.print(table)
-        board.say(f"{len(results)} of {len(config.cells())} cells are done, {len(failed)} failed")
-        board.say(f"report: {(path / 'report.html').resolve().as_uri()}")
+        found, planned = len(results), len(config.cells())
+        board.say(
+            tr("{found} of {planned} cells are done, {failed} failed", found=found, planned=planned, failed=len(failed))
+        )
+        board.say(tr("report: {path}", path=(path / "report.html").resolve().as_uri()))
     return 1 if failed else 0
 
 
@@ -302,18 +306,33 @@ def _close(
     read = [r for r in schedule.results if r["task"] == TEXT]
     if text and (weak := sum(r["undertrained"] for r in read)):
         board.say(
-            f"{weak} of {len(read)} cells are undertrained: above {text.undertrained_above} bits per byte at the "
-            "trained length (rope: 0.81 of that). Give a larger --budget."
+            tr(
+                "{weak} of {read} cells are undertrained: above {limit} bits per byte at the trained length (rope: "
+                "0.81 of that). Give a larger --budget.",
+                weak=weak,
+                read=len(read),
+                limit=text.undertrained_above,
+            )
         )
     if status == "interrupted":
-        missing = len(config.cells()) - len(schedule.results)
-        board.say(f"interrupted with {missing} of {len(config.cells())} cells missing; the same command resumes.")
+        planned = len(config.cells())
+        board.say(
+            tr(
+                "interrupted with {missing} of {planned} cells missing; the same command resumes.",
+                missing=planned - len(schedule.results),
+                planned=planned,
+            )
+        )
     if status == "waiting":
         board.say(
-            f"{len(schedule.todo)} cells are waiting: run  posenc study worker {path}  in any number of processes, "
-            f"on any machines, and then  posenc study report {path}"
+            tr(
+                "{count} cells are waiting: run  posenc study worker {path}  in any number of processes, on any "
+                "machines, and then  posenc study report {path}",
+                count=len(schedule.todo),
+                path=path,
+            )
         )
-    board.say(f"report: {(path / 'report.html').resolve().as_uri()}")
+    board.say(tr("report: {path}", path=(path / "report.html").resolve().as_uri()))
     if as_json:
         summary = {
             "status": status,

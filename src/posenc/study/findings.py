@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posenc.languages import tr
+
 from .measures import (
     FLAT,
     Encoding,
@@ -20,13 +22,7 @@ from .measures import (
     tied,
     with_spread,
 )
-
-
-class Name(str):
-    """The name of an encoding within a sentence, so that a page can format it."""
-
-
-Parts = tuple[str, ...]
+from .sentences import Name, Parts, listed, said
 
 
 @dataclass(frozen=True)
@@ -43,28 +39,14 @@ class Finding:
         return "".join(self.parts)
 
 
-def listed(items: Iterable[Parts]) -> Parts:
-    """Join sentence parts as in "a, b and c"."""
-    found = list(items)
-    joined: list[str] = []
-    for place, parts in enumerate(found):
-        joined += [] if place == 0 else [" and "] if place == len(found) - 1 else [", "]
-        joined += parts
-    return tuple(joined)
-
-
-def valued(stats: Mapping[str, Stat], names: Iterable[str], sign: bool = False, unit: str = "") -> Parts:
+def valued(stats: Mapping[str, Stat], names: Iterable[str], unit: str = "") -> Parts:
     """List names, each with its value and spread in brackets."""
-    return listed((Name(n), f" ({with_spread(stats[n], sign=sign, unit=unit)})") for n in names)
+    return listed(said("{name} ({value})", name=Name(n), value=with_spread(stats[n], unit=unit)) for n in names)
 
 
 def bits_at(study: Measures, length: int) -> dict[str, Stat]:
     """Return the loss of every sound encoding measured at `length`."""
     return {e.name: e.by_length[length] for e in study.sound if length in e.by_length}
-
-
-def _bytes(length: int) -> str:
-    return f"{length:,} bytes"
 
 
 def _best(study: Measures, length: int, place: str) -> Finding | None:
@@ -75,21 +57,35 @@ def _best(study: Measures, length: int, place: str) -> Finding | None:
     noise = study.noise(length)
     front = leaders(stats, noise)
     first, rest = front[0], front[1:]
-    parts: Parts = (f"With {_bytes(length)} of context, {place}, ", Name(first))
-    value = f"{with_spread(stats[first])} bits per byte"
+    value = with_spread(stats[first])
+    lead = tr("Best at {length}", length=study.times(length))
     if len(stats) == 1:
-        parts += (f" has a loss of {value}; there is no other encoding to compare.",)
+        lead = tr("Loss at {length}", length=study.times(length))
+        parts = said(
+            "{first} has a loss of {value} bits per byte; there is no other encoding to compare.",
+            first=Name(first),
+            value=value,
+        )
     elif rest:
-        parts += (f" has the lowest mean, {value}, but is not separated from ", *valued(stats, rest))
-        parts += (".",)
+        parts = said(
+            "{first} has the lowest mean, {value} bits per byte, but is not separated from {rest}.",
+            first=Name(first),
+            value=value,
+            rest=valued(stats, rest),
+        )
     else:
         second = min((n for n in stats if n != first), key=lambda n: stats[n].mean)
-        gap = plain(stats[second].mean - stats[first].mean)
-        parts += (f" has the lowest loss: {value}. Next is ", *valued(stats, [second]))
-        noise_is = "the spread over seeds" if study.seed_count > 1 else "twice the standard error"
-        parts += (f", {gap} higher, which is more than {noise_is}.",)
-    lead = f"Best at {study.times(length)}" if len(stats) > 1 else f"Loss at {study.times(length)}"
-    return Finding("best_base" if length == study.base else "best_longest", lead, parts)
+        parts = said(
+            "{first} has the lowest loss: {value} bits per byte. Next is {second}, {gap} higher, which is more than "
+            "{noise}.",
+            first=Name(first),
+            value=value,
+            second=valued(stats, [second]),
+            gap=plain(stats[second].mean - stats[first].mean),
+            noise=tr("the spread over seeds") if study.seed_count > 1 else tr("twice the standard error"),
+        )
+    where = said("With {length} bytes of context, {place}, {clause}", length=f"{length:,}", place=place, clause=parts)
+    return Finding("best_base" if length == study.base else "best_longest", lead, where)
 
 
 def _gains(study: Measures) -> Finding | None:
@@ -104,17 +100,19 @@ def _gains(study: Measures) -> Finding | None:
         change = changes[best]
         seen = -change.mean > max(FLAT, change.spread, study.change_noise(best))
         if seen:
-            found.append((Name(encoding.name), f" ({with_spread(change, sign=True)} at {study.times(best)})"))
+            shown = {"change": with_spread(change, sign=True), "length": study.times(best)}
+            found.append(said("{name} ({change} at {length})", name=Name(encoding.name), **shown))
     if found:
-        parts: Parts = ("Context beyond the trained length lowers the loss of ", *listed(found), ".")
+        parts = said("Context beyond the trained length lowers the loss of {names}.", names=listed(found))
     elif study.longest is not None:
-        parts = (
-            f"With context beyond the trained length, no encoding's loss falls by more than {FLAT} bits per byte and "
+        parts = said(
+            "With context beyond the trained length, no encoding's loss falls by more than {flat} bits per byte and "
             "by more than the spread over seeds.",
+            flat=str(FLAT),
         )
     else:
         return None
-    return Finding("gains", "Gains from more context", parts)
+    return Finding("gains", tr("Gains from more context"), parts)
 
 
 def _rank(study: Measures, longest: int) -> Finding | None:
@@ -130,10 +128,17 @@ def _rank(study: Measures, longest: int) -> Finding | None:
     beaten = [n for n in overtakers if not tied(after[n], after[name], study.noise(longest))]
     if fall < 2 or not beaten:
         return None
-    parts: Parts = ("The ranking at the trained length does not hold at longer ones: ", Name(name))
-    parts += (f" falls from rank {places[0][name]} of {len(shared)} at {study.times(study.base)}",)
-    parts += (f" to rank {places[1][name]} at {study.times(longest)}, the largest drop.",)
-    return Finding("rank", "Ranking changes", parts)
+    parts = said(
+        "The ranking at the trained length does not hold at longer ones: {name} falls from rank {before} of {count} at "
+        "{near} to rank {after} at {far}, the largest drop.",
+        name=Name(name),
+        before=str(places[0][name]),
+        count=str(len(shared)),
+        near=study.times(study.base),
+        after=str(places[1][name]),
+        far=study.times(longest),
+    )
+    return Finding("rank", tr("Ranking changes"), parts)
 
 
 def _cost(study: Measures) -> Finding | None:
@@ -142,26 +147,32 @@ def _cost(study: Measures) -> Finding | None:
     timed = [e for e in study.sound if e.step_ms and reference and e.name != reference.name]
     if not (reference and reference.step_ms and timed):
         return None
-    parts: Parts = ("A training step with ", Name(reference.name))
-    parts += (f" takes {with_spread(reference.step_ms, 1)} ms on this machine.",)
+    parts = said(
+        "A training step with {name} takes {value} ms on this machine.",
+        name=Name(reference.name),
+        value=with_spread(reference.step_ms, 1),
+    )
     same: list[Encoding] = []
     apart: list[Encoding] = []
     for encoding in sorted(timed, key=lambda e: e.step_ms.mean if e.step_ms else 0.0):
         close = encoding.step_ms and tied(encoding.step_ms, reference.step_ms, study.step_noise())
         (same if close else apart).append(encoding)
     ratios = {e.name: r for e in timed if (r := study.ratio(e))}
-    for word, group in (
-        ("Cheaper", [e for e in apart if ratios[e.name].mean < 1]),
-        ("More expensive", [e for e in apart if ratios[e.name].mean >= 1]),
-    ):
-        if len(group) > 4:
-            ends = [valued(ratios, [e.name], unit="×") for e in (group[0], group[-1])]
-            parts += (f" {word}: {len(group)} encodings, from ", *ends[0], " to ", *ends[1], ".")
-        elif group:
-            parts += (f" {word}: ", *valued(ratios, [e.name for e in group], unit="×"), ".")
+    if cheaper := [e.name for e in apart if ratios[e.name].mean < 1]:
+        parts += said(" Cheaper: {names}.", names=_ends(ratios, cheaper))
+    if dearer := [e.name for e in apart if ratios[e.name].mean >= 1]:
+        parts += said(" More expensive: {names}.", names=_ends(ratios, dearer))
     if same:
-        parts += (" Not separated from it: ", *listed((Name(e.name),) for e in same), ".")
-    return Finding("cost", "Cost of a step", parts)
+        parts += said(" Not separated from it: {names}.", names=listed((Name(e.name),) for e in same))
+    return Finding("cost", tr("Cost of a step"), parts)
+
+
+def _ends(ratios: Mapping[str, Stat], names: Sequence[str]) -> Parts:
+    """List up to four names with their ratios; of more, the first and the last."""
+    if len(names) <= 4:
+        return valued(ratios, names, unit="×")
+    first, last = (valued(ratios, [name], unit="×") for name in (names[0], names[-1]))
+    return said("{count} encodings, from {first} to {last}", count=str(len(names)), first=first, last=last)
 
 
 def form_findings(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Finding]:
@@ -174,8 +185,8 @@ def form_findings(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], si
     if not study.sound:
         return []
     longest = study.longest
-    found = [_best(study, study.base, "the trained length")]
+    found = [_best(study, study.base, tr("the trained length"))]
     if longest is not None:
-        found += [_best(study, longest, "the longest tested"), _rank(study, longest), _gains(study)]
+        found += [_best(study, longest, tr("the longest tested")), _rank(study, longest), _gains(study)]
     found.append(_cost(study))
     return [finding for finding in found if finding]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+from posenc.languages import tr
+
 TEXT = "text"
 SOLVED = 0.9  # a length counts as solved from this share of lines without an error
 FLAT = 0.05  # bits per byte: a change up to this, in every seed, counts as flat
@@ -66,6 +68,11 @@ def tasks_of(run: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> list
     """Return the labels of the configured tasks, then of others that have cells; text if there is none."""
     asked = (run.get("config") or {}).get("tasks") or []
     return list(dict.fromkeys([*map(str, asked), *(str(cell.get("task") or TEXT) for cell in cells)])) or [TEXT]
+
+
+def task_name(task: str) -> str:
+    """Return a task's label as a reader sees it."""
+    return tr("text") if task == TEXT else task
 
 
 def sizes_of(run: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> list[str]:

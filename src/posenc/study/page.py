@@ -13,6 +13,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from posenc import languages
+
 from .marks import colour_rules
 
 
@@ -20,7 +22,8 @@ def write_page(template: str, context: Mapping[str, Any], data: Mapping[str, Any
     """Return a page as one string of HTML.
 
     Args:
-        template: A Jinja2 template that uses `style`, `script`, the hashes `style_hash` and `script_hash`, and `data`.
+        template: A Jinja2 template that uses `style`, `script`, the hashes `style_hash` and `script_hash`, and `data`;
+            `tr` translates its texts to the current `language`.
         context: The template's other variables; texts in it are escaped.
         data: Embedded as JSON; numbers that are not finite become null.
     """
@@ -28,12 +31,19 @@ def write_page(template: str, context: Mapping[str, Any], data: Mapping[str, Any
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(template).render(
         **context,
+        tr=_tr,
+        language=languages.current(),
         data=_embedded(data),
         style=Markup(style),
         script=Markup(script),
         style_hash=_digest(style),
         script_hash=_digest(script),
     )
+
+
+def _tr(text: str, /, **values: object) -> Markup:
+    """Return a template's text in the current language; HTML in the text stays, and values are escaped."""
+    return Markup(languages.template(text)).format(**values)
 
 
 def asset(package: str, name: str) -> str:

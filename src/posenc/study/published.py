@@ -9,10 +9,6 @@ from .measures import BREAK, FLAT, SOLVED, TEXT
 NEAR = 0.10  # bits per byte: a loss at most this much above another's counts as about as good
 EVERY = "*"  # every sufficiently trained encoding, or every other one
 EACH = "each"  # a claim for each encoding that was run with and without a variant
-CAUSAL_NOTE = (
-    "Without a causal mask, attention with NoPE is blind to order. Every model here has a causal mask, so this study "
-    "cannot show that."
-)
 
 
 @dataclass(frozen=True)

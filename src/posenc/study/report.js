@@ -23,7 +23,7 @@
     copy.hidden = false;
     copy.addEventListener("click", () =>
       navigator.clipboard.writeText(document.getElementById("command").textContent).then(
-        () => { copy.textContent = "Copied"; },
-        () => { copy.textContent = "Select the text to copy it"; }));
+        () => { copy.textContent = copy.dataset.copied; },
+        () => { copy.textContent = copy.dataset.failed; }));
   }
 })();

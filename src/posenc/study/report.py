@@ -8,19 +8,19 @@ from typing import Any
 
 from markupsafe import Markup
 
+from posenc.languages import tr
+
 from . import sides, tables
 from .advice import form_advice
 from .answer import form_answer
 from .charts import line_chart
-from .claims import weigh_claims
-from .findings import Name, form_findings
+from .claims import CANNOT_TELL, CONTRADICTED, SEEN, weigh_claims
+from .findings import form_findings
 from .marks import Mark, assign_marks, swatch
-from .measures import BREAK, FLAT, SOLVED, TEXT, Measures, sizes_of, tasks_of
+from .measures import BREAK, FLAT, SOLVED, TEXT, Measures, sizes_of, task_name, tasks_of
 from .page import asset, write_page
-from .published import CAUSAL_NOTE
 from .scales import shorten, y_range
-
-QUESTION = "How does each position encoding perform beyond its trained length, and what does it cost?"
+from .sentences import Name
 
 Run = Mapping[str, Any]
 Cells = Sequence[Mapping[str, Any]]
@@ -148,7 +148,6 @@ def _context(run: Run, cells: Cells) -> dict[str, Any]:
     expected, missing = sides.missing_cells(run, cells)
     measured = {str(cell.get("encoding")) for cell in cells}
     return {
-        "question": QUESTION,
         "answer": form_answer(run, cells, sum(len(seeds) for _, places in missing for seeds in places.values())),
         "facts": tables.facts(run, cells, expected),
         "expected": expected,
@@ -164,7 +163,11 @@ def _context(run: Run, cells: Cells) -> dict[str, Any]:
         "measured": measured,
         "chips": [(name, mark.index) for name, mark in marks.items() if name in measured],
         "methods": tables.method_rows(run, parts[0]["study"], marks),
-        "note": CAUSAL_NOTE,
+        "verdicts": {
+            SEEN: tr("seen"),
+            CONTRADICTED: tr("contradicted"),
+            CANNOT_TELL: tr("cannot tell at this size"),
+        },
         "flat": f"{FLAT:.2f}",
         "broken": f"{BREAK:.2f}",
         "solved": f"{SOLVED:g}",
@@ -174,11 +177,12 @@ def _context(run: Run, cells: Cells) -> dict[str, Any]:
         "sentence": setter.parts,
         "arxiv": tables.arxiv_link,
         "duration": tables.duration,
+        "task_name": task_name,
     }
 
 
 def render(run: dict[str, Any], cells: list[dict[str, Any]]) -> str:
-    """Return the whole page of a study as one string of HTML.
+    """Return the whole page of a study as one string of HTML, in the language of `posenc.languages.use`.
 
     Takes a study's `run` and `cells` as saved and changes neither; any or all cells may be missing. Every name,
     path and message in them is escaped. The page loads nothing: style, charts, script and data are inline.

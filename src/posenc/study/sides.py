@@ -7,7 +7,9 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from .measures import TEXT, Measures, sizes_of, task_fact, tasks_of, with_spread
+from posenc.languages import template, tr
+
+from .measures import TEXT, Measures, sizes_of, task_fact, task_name, tasks_of, with_spread
 from .tables import DAGGER, NONE, Row, arxiv_link
 
 Cells = Sequence[Mapping[str, Any]]
@@ -30,7 +32,7 @@ def side_by_side(studies: Sequence[Measures], names: Sequence[str]) -> Row:
     """Return the headings and rows of the table of all tasks, each at the trained and at the longest length."""
     columns = [(study, n) for study in studies for n in dict.fromkeys((study.base, *study.lengths[-1:]))]
     heads = [
-        (study.task, [(n, study.times(n) if n != study.base else "trained") for of, n in columns if of is study])
+        (study.task, [(n, study.times(n) if n != study.base else tr("trained")) for of, n in columns if of is study])
         for study in studies
     ]
     rows = [(name, [shown(study, name, n) for study, n in columns]) for name in names]
@@ -62,7 +64,7 @@ def solved_rows(run: Mapping[str, Any], study: Measures) -> list[tuple[str, str,
 def source(run: Mapping[str, Any], study: Measures) -> Row:
     """Return the facts of a task: its format, the unit of a length, and its source."""
     card = task_fact(run, "tasks", study.task)
-    words = {key: str(card.get(key) or "") for key in ("format", "length", "paper")}
+    words = {key: template(str(card.get(key) or "")) for key in ("format", "length", "paper")}
     return words | {"arxiv": arxiv_link(card.get("arxiv"))}
 
 
@@ -85,14 +87,18 @@ def missing_cells(run: Mapping[str, Any], cells: Cells) -> tuple[int, list[tuple
     absent: dict[str, dict[str, list[str]]] = {}
     for name, task, size, seed in asked:
         if (name, task, size, seed) not in have:
-            place = " ".join(word for word, many in ((task, len(tasks) > 1), (size, len(sizes) > 1)) if many)
+            place = " ".join(word for word, many in ((task_name(task), len(tasks) > 1), (size, len(sizes) > 1)) if many)
             absent.setdefault(name, {}).setdefault(place, []).append(str(seed))
     return len(asked), list(absent.items())
 
 
 def in_words(places: Mapping[str, Sequence[str]]) -> str:
     """Return tasks with their missing seeds, as in "copy seeds 0, 1; text seed 1"."""
-    return "; ".join(
-        f"{place} {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}".strip()
+    return tr("; ").join(
+        (
+            tr("{place} seed {seed}", place=place, seed=seeds[0])
+            if len(seeds) == 1
+            else tr("{place} seeds {seeds}", place=place, seeds=tr(", ").join(seeds))
+        ).strip()
         for place, seeds in places.items()
     )

@@ -9,6 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from posenc.languages import tr
+
 from .charts import Chart
 from .marks import Mark, bar, spark
 from .measures import TEXT, Encoding, Measures, number, plain, tasks_of, with_spread
@@ -27,10 +29,10 @@ def duration(seconds: float | None) -> str:
         return ""
     whole = round(seconds)
     if whole < 60:
-        return f"{whole}\u00a0s"
+        return tr("{s}\u00a0s", s=whole)
     if whole < 3600:
-        return f"{whole // 60}\u00a0min\u00a0{whole % 60}\u00a0s"
-    return f"{whole // 3600}\u00a0h\u00a0{whole % 3600 // 60}\u00a0min"
+        return tr("{min}\u00a0min\u00a0{s}\u00a0s", min=whole // 60, s=whole % 60)
+    return tr("{h}\u00a0h\u00a0{min}\u00a0min", h=whole // 3600, min=whole % 3600 // 60)
 
 
 def listing(value: object) -> list[str]:
@@ -93,24 +95,41 @@ def position_lines(study: Measures, marks: Mapping[str, Mark]) -> tuple[list[Lin
 def length_chart(study: Measures, ident: str) -> Chart:
     """Return the texts and ticks of the chart of loss, or of exact match, by test length."""
     ticks = tuple((_log2(n), f"{n:,}" if n >= 10_000 else str(n), study.times(n)) for n in study.lengths)
-    boundary, past = _log2(study.base) if study.base else None, ("past the trained length", "past trained")
-    lengths = ", ".join(map(str, study.lengths))
+    lengths = tr(", ").join(map(str, study.lengths))
     if study.task == TEXT:
-        title, words = "Loss by test length, one line per encoding", "Bits per byte on the same target bytes with "
-        words += f"{lengths} bytes of context. All values are in the table of cells at the end of the page."
-        return Chart(ident, title, words, ticks, "bytes of context", boundary, past)
+        return Chart(
+            ident,
+            tr("Loss by test length, one line per encoding"),
+            tr(
+                "Bits per byte on the same target bytes with {lengths} bytes of context. All values are in the table "
+                "of cells at the end of the page.",
+                lengths=lengths,
+            ),
+            ticks,
+            tr("bytes of context"),
+            *_boundary(study),
+            tr("Bits per byte, lower is better"),
+            tr("bits per byte"),
+        )
     return Chart(
         ident,
-        f"Exact match by length on {study.task}, one line per encoding",
-        f"Share of lines of length {lengths} without an error, mean over seeds. All values are in the tables below.",
+        tr("Exact match by length on {task}, one line per encoding", task=study.task),
+        tr(
+            "Share of lines of length {lengths} without an error, mean over seeds. All values are in the tables below.",
+            lengths=lengths,
+        ),
         ticks,
-        "length of a line",
-        boundary,
-        past,
-        "Share of lines without an error, higher is better",
-        "of lines exact",
+        tr("length of a line"),
+        *_boundary(study),
+        tr("Share of lines without an error, higher is better"),
+        tr("of lines exact"),
         (-0.08, 1.03),  # room for the label at the bottom, and for markers at both ends
     )
+
+
+def _boundary(study: Measures) -> tuple[float | None, tuple[str, str]]:
+    """Return where the trained length is on the x axis, and the name of the region beyond it."""
+    return _log2(study.base) if study.base else None, (tr("past the trained length"), tr("past trained"))
 
 
 def position_chart(study: Measures, ident: str, window: int, first: int) -> Chart:
@@ -120,12 +139,13 @@ def position_chart(study: Measures, ident: str, window: int, first: int) -> Char
     ticks = tuple((float(k), str(2**k), "") for k in exponents if (len(exponents) - 1 - k) % every == 0)
     return Chart(
         ident,
-        f"Loss by position within a window of {window} bytes, one line per encoding",
-        "Mean bits per byte within each bin of positions, mean over seeds; the trained length is marked.",
+        tr("Loss by position within a window of {window} bytes, one line per encoding", window=window),
+        tr("Mean bits per byte within each bin of positions, mean over seeds; the trained length is marked."),
         ticks,
-        "position, bytes",
-        _log2(study.base) if study.base else None,
-        ("past the trained length", "past trained"),
+        tr("position, bytes"),
+        *_boundary(study),
+        tr("Bits per byte, lower is better"),
+        tr("bits per byte"),
     )
 
 
@@ -160,13 +180,13 @@ def method_rows(run: Mapping[str, Any], study: Measures, marks: Mapping[str, Mar
                 "name": name,
                 "undertrained": e.undertrained,
                 "family": card.get("family") or NONE,
-                "kind": "" if relative is None else "relative" if relative else "absolute",
+                "kind": "" if relative is None else tr("relative") if relative else tr("absolute"),
                 "parameters": NONE if e.position_parameters is None else f"{e.position_parameters:,}",
                 "near": with_spread(e.by_length[study.base]) if study.base in e.by_length else NONE,
                 "changes": [with_spread(c, sign=True) if c else NONE for c in changes],
                 "spark": spark(marks[name], places),
                 "ratio": with_spread(ratio) if ratio else NONE,
-                "used_by": ", ".join(listing(card.get("used_by"))),
+                "used_by": tr(", ").join(listing(card.get("used_by"))),
                 "paper": card.get("paper") or NONE,
                 "year": card.get("year") or "",
                 "arxiv": arxiv_link(card.get("arxiv")),
@@ -196,7 +216,7 @@ def cost_rows(study: Measures, marks: Mapping[str, Mark]) -> list[Row]:
                 "bar": bar(mark, step.mean, min(step.values), max(step.values), top),
                 "step": with_spread(step, 1),
                 "ratio": with_spread(ratio) if ratio else NONE,
-                "peak": with_spread(peak, 0) if peak else "not measured",
+                "peak": with_spread(peak, 0) if peak else tr("not measured"),
                 "peak_bar": bar(mark, peak.mean, min(peak.values), max(peak.values), most) if peak else "",
                 "parameters": NONE if e.position_parameters is None else f"{e.position_parameters:,}",
                 "share": share,
@@ -246,16 +266,30 @@ def facts(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], expected: 
     steps = sorted({int(s) for cell in cells if (s := number(cell.get("steps")))}) or (
         [round(planned)] if planned else []
     )
-    done = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1]))) if steps else ""
     seeds, others = len(config.get("seeds") or []), len(tasks) - (TEXT in tasks)
-    pieces = [
-        f"{text['name']}" + (f", {size:,.0f} bytes" if size else "") if text.get("name") else "",
-        f"{others} {'task' if others == 1 else 'tasks'}" if others else "",
-        f"{done} steps" + (f" at {base:,.0f} bytes" if base and not others else "") if done else "",
-        f"{seeds} {'seed' if seeds == 1 else 'seeds'}" if seeds else "",
-        f"{len(cells)} of {expected} {'cell' if expected == 1 else 'cells'}" if expected else "",
-        duration(number(run.get("elapsed_s"))),
-    ]
+    pieces = [str(text.get("name") or "")]
+    if size and pieces[0]:
+        pieces = [tr("{name}, {size} bytes", name=pieces[0], size=f"{size:,.0f}")]
+    if others:
+        pieces.append(tr("1 task") if others == 1 else tr("{count} tasks", count=others))
+    if steps:
+        low, high = f"{steps[0]:,}", f"{steps[-1]:,}"
+        done = low if low == high else tr("{low} to {high}", low=low, high=high)
+        pieces.append(
+            tr("{steps} steps at {base} bytes", steps=done, base=f"{base:,.0f}")
+            if base and not others
+            else tr("{steps} steps", steps=done)
+        )
+    if seeds:
+        pieces.append(tr("1 seed") if seeds == 1 else tr("{count} seeds", count=seeds))
+    if expected:
+        found = len(cells)
+        pieces.append(
+            tr("{found} of 1 cell", found=found)
+            if expected == 1
+            else tr("{found} of {expected} cells", found=found, expected=expected)
+        )
+    pieces.append(duration(number(run.get("elapsed_s"))))
     return [piece for piece in pieces if piece]
 
 
