@@ -33,18 +33,18 @@ def calls(monkeypatch):
 
 def test_without_arguments(calls, capsys):
     assert run(["explore"]) == 0
-    assert calls == [(None, {"port": None, "host": None, "browser": True})]
+    assert calls == [(None, {"port": None, "host": None, "browser": True, "language": None})]
     assert capsys.readouterr().out == "The explorer is at http://127.0.0.1:1/.\n"
 
 
 def test_every_option_arrives(calls):
-    assert run(["explore", "alibi", "--port", "0", "--host", "0.0.0.0", "--no-browser"]) == 0
-    assert calls == [("alibi", {"port": 0, "host": "0.0.0.0", "browser": False})]
+    assert run(["explore", "alibi", "--port", "0", "--host", "0.0.0.0", "--no-browser", "--lang", "zh"]) == 0
+    assert calls == [("alibi", {"port": 0, "host": "0.0.0.0", "browser": False, "language": "zh"})]
 
 
 def test_an_export_starts_nothing(calls, capsys):
-    assert run(["explore", "alibi", "--export", "there/page.html"]) == 0
-    assert calls == [("alibi", Path("there/page.html"))]
+    assert run(["explore", "alibi", "--export", "there/page.html", "--lang", "zh"]) == 0
+    assert calls == [("alibi", Path("there/page.html"), "zh")]
     assert capsys.readouterr().out == f"Wrote {Path('there/page.html')}.\n"
 
 

@@ -2,12 +2,14 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from explorer_client import make
 from explorer_texts import STATIC, code_of, texts
 from posenc import measure, registry
+from posenc.explorer import export, launch
 
 TABLE = STATIC.parents[1] / "zh" / "explorer.json"
 LITERAL = re.compile(r"""(?P<before>[^\n"`]{0,9})(?P<quote>["`])(?P<text>(?:(?!(?P=quote))[^\\\n]|\\.)*)(?P=quote)""")
@@ -37,3 +39,16 @@ def test_the_server_sends_the_table():
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == json.loads(TABLE.read_text(encoding="utf-8"))
     assert client.get("/api/language/fr").status_code == 404
+
+
+def test_a_language_on_the_command_line_is_in_the_address_and_in_the_file(monkeypatch, tmp_path):
+    said = []
+    monkeypatch.setattr(launch, "_Web", lambda *settings: SimpleNamespace(run=lambda sockets: None))
+    monkeypatch.setattr(launch.Server, "_load", lambda self: None)
+    for target, end in (("alibi?view=bias", "/?view=bias&lang=zh"), ("alibi", "/?lang=zh")):
+        launch.explore(target, say=said.append, port=0, browser=False, language="zh")
+        assert said[-1].split()[4].endswith(end)
+    monkeypatch.setattr(export, "collect", lambda target: {})
+    monkeypatch.setattr(export, "shell", lambda: f"{export.FRAMES} {export.STATE}")
+    launch.export("alibi", tmp_path / "page.html", "zh")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == '{} "lang=zh"'

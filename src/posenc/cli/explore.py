@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from posenc import languages
 from posenc.cli import output
 
 NEEDED = ("starlette", "uvicorn", "plotly", "scipy")  # the extra `web`
@@ -33,9 +34,22 @@ NEEDED = ("starlette", "uvicorn", "plotly", "scipy")  # the extra `web`
     metavar="FILE.html",
     help="Write one file that works offline, and exit.",
 )
+@click.option(
+    "--lang",
+    "language",
+    type=click.Choice(languages.LANGUAGES),
+    help="The language in which the page opens.",
+    show_default="the browser's",
+)
 @click.pass_context
 def explore(
-    ctx: click.Context, target: str | None, port: int | None, host: str | None, no_browser: bool, export: Path | None
+    ctx: click.Context,
+    target: str | None,
+    port: int | None,
+    host: str | None,
+    no_browser: bool,
+    export: Path | None,
+    language: str | None,
 ) -> None:
     """Explore encodings in the browser: waves, scores, similarity, bias, precision, extensions, models.
 
@@ -50,7 +64,7 @@ def explore(
     from posenc.explorer import launch
 
     if export is not None:
-        launch.export(target, export)
+        launch.export(target, export, language)
         output.write(f"Wrote {export}.")
         return
-    launch.explore(target, say=output.write, port=port, host=host, browser=not no_browser)
+    launch.explore(target, say=output.write, port=port, host=host, browser=not no_browser, language=language)

@@ -31,8 +31,8 @@ _IMPORT = re.compile(r'(?P<before>\bfrom\s*|\bimport\s*\(?\s*)"\./(?P<name>[\w./
 _OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#|https?:)[^"]*"')
 
 
-def write(target: Target, path: Path) -> None:
-    """Write the page about a target as one HTML file, atomically.
+def write(target: Target, path: Path, language: str | None = None) -> None:
+    """Write the page about a target as one HTML file, atomically; it opens in a language, or in the browser's.
 
     Raises:
         ValueError: The file cannot be written, or the target is an invalid file.
@@ -42,7 +42,7 @@ def write(target: Target, path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"explore: --export must name a file; got the directory {str(path)!r}.")
     held = collect(target)
-    page = fill(shell(), held)
+    page = fill(shell(), held, f"lang={language}" if language else "")
     try:
         with replaced(path) as aside, aside.open("x", encoding="utf-8") as file:
             file.write(page)

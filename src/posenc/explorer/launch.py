@@ -27,6 +27,7 @@ def explore(
     port: int | None = None,
     host: str | None = None,
     browser: bool = True,
+    language: str | None = None,
 ) -> None:
     """Serve the explorer until Ctrl-C.
 
@@ -36,6 +37,7 @@ def explore(
         port: The port; 0 for any free one; None for the first free one from 8765.
         host: The address to listen on; None for this machine only.
         browser: Whether to open the page in a browser.
+        language: The page's first language, "en" or "zh"; None for the browser's.
 
     Raises:
         ValueError: The target is unknown, or the port or address is not available.
@@ -52,7 +54,8 @@ def explore(
                 f"Listening on {host}: everyone who can reach this address over the network can use the explorer, run "
                 "computations on this machine, and see the files that you open. There is no password and no encryption."
             )
-        url = origin.url + (f"?{chosen.state}" if chosen.state else "")
+        state = "&".join(part for part in (chosen.state, f"lang={language}" if language else "") if part)
+        url = origin.url + (f"?{state}" if state else "")
         say(f"The explorer is at {url} (Ctrl-C stops it).")
         web = _Web(_settings(server), server.end)
         if browser:
@@ -131,8 +134,8 @@ def open_browser(url: str) -> None:
             webbrowser.open(url)
 
 
-def export(target: str | None, path: Path) -> None:
-    """Write the page about a target as one file.
+def export(target: str | None, path: Path, language: str | None = None) -> None:
+    """Write the page about a target as one file, which opens in a language, or in the browser's.
 
     Raises:
         ValueError: The target is unknown or has a state, or the file cannot be written.
@@ -147,4 +150,4 @@ def export(target: str | None, path: Path) -> None:
             "explore: --export writes a target's default pictures, so it takes no state. Leave out the question mark "
             "and the text after it; or open the page in that state and save it there."
         )
-    exporting.write(chosen, path)
+    exporting.write(chosen, path, language)
