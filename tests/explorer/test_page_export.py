@@ -100,8 +100,8 @@ def test_a_heat_map_that_is_saved_has_labels_and_a_scale(new_tab, tmp_path, sche
     tab = new_tab(color_scheme=scheme).open("view=bias&a=t5&v.draw=matrix")
     drawing = ElementTree.parse(tab.save("SVG", tmp_path)).getroot()
     words = [node.text for node in drawing.iter() if node.tag.endswith("text")]
-    assert "position of the key (tokens)" in words
-    assert "position of the query (tokens)" in words
+    assert "key position (tokens)" in words
+    assert "query position (tokens)" in words
     assert words[-2] == "0"  # the middle of the scale
     assert words[-1] == words[-3].removeprefix("−")
     ground = next(node for node in drawing.iter() if node.tag.endswith("rect")).attrib["fill"]

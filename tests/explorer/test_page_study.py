@@ -10,6 +10,7 @@ from explorer_client import running
 
 pytestmark = pytest.mark.slow  # test_page.py has the flows of the default run, in one session of the browser
 ENCODINGS = ["rope", "alibi"]
+CELL = "text-64x2x4-s0"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def tab(new_tab, address):
 def test_a_study_opens_at_the_map_of_its_first_model(tab):
     tab.open()
     assert tab.page.locator("h1").inner_text() == "Attention"
-    assert tab.page.locator("#cell option").all_inner_texts() == [f"{name}-s0" for name in ENCODINGS]
+    assert tab.page.locator("#cell option").all_inner_texts() == [f"{name}-{CELL}" for name in ENCODINGS]
     assert tab.said == []
     cells = tab.page.evaluate("""() => { const c = document.querySelector('canvas.cells');
         return [c.width, c.height, new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size]; }""")
@@ -54,17 +55,17 @@ def test_layer_head_model_and_text_change_the_map(tab):
     for act in (
         lambda: tab.slide("layer", 1.0),
         lambda: tab.slide("head", 1.0),
-        lambda: tab.page.select_option("#cell", "alibi-s0"),
+        lambda: tab.page.select_option("#cell", f"alibi-{CELL}"),
         lambda: tab.page.fill("#v-text", "to be or not to be"),
     ):
         looks.append(tab.after(act))
     assert all(now != before for before, now in pairwise(looks))
-    for part in ("v.layer=1", "v.head=3", "v.cell=alibi-s0", "v.text=to"):
+    for part in ("v.layer=1", "v.head=3", f"v.cell=alibi-{CELL}", "v.text=to"):
         assert part in tab.page.url
     tab.page.reload()
     tab.page.wait_for_selector("#stage[data-drawn]:not([aria-busy])")
     tab.page.wait_for_timeout(250)
-    assert tab.page.locator("#cell").input_value() == "alibi-s0"
+    assert tab.page.locator("#cell").input_value() == f"alibi-{CELL}"
     assert tab.look() == looks[-1]
     assert tab.said == []
     tab.assert_calm()
@@ -80,7 +81,7 @@ def test_layer_head_model_and_text_change_the_map(tab):
     ],
 )
 def test_curves_of_heads_and_of_encodings(tab, draw, lines):
-    tab.open("v.cell=alibi-s0")
+    tab.open(f"v.cell=alibi-{CELL}")
     before = tab.look()
     assert tab.after(lambda: tab.page.select_option("#v-draw", draw)) != before
     assert tab.page.locator(".legend li").all_inner_texts() == lines
@@ -90,7 +91,7 @@ def test_curves_of_heads_and_of_encodings(tab, draw, lines):
 
 
 def test_no_band_lies_over_a_line(tab):
-    tab.open("v.cell=alibi-s0&v.draw=profile")
+    tab.open(f"v.cell=alibi-{CELL}&v.draw=profile")
     order = tab.page.eval_on_selector_all(
         ".plot .scatterlayer .trace", "all => all.map((n) => n.querySelector('.js-line')?.style.strokeWidth || '0px')"
     )
@@ -100,7 +101,7 @@ def test_no_band_lies_over_a_line(tab):
 
 
 def test_a_score_that_falls_with_the_distance_is_read_out(tab):
-    tab.open("v.cell=alibi-s0&v.draw=profile")
+    tab.open(f"v.cell=alibi-{CELL}&v.draw=profile")
     chart = tab.page.locator(".chart")
     chart.focus()
     values = []
