@@ -12,6 +12,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 def _lead(_: Sphinx, _page: str, source: list[str]) -> None:
     source[0] = (
         source[0]
+        .replace("](../../benchmarks/", "](../_made/benchmarks/")
         .replace("](../benchmarks/", "](_made/benchmarks/")
         .replace("](../examples/README.md", "](_made/gallery/index.rst")
     )
