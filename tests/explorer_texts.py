@@ -15,10 +15,10 @@ _CALL = re.compile(r"""(?<![\w.])tr\(\s*(?P<text>"(?:[^"\\]|\\.)*"|[^\s"])""")
 
 
 def texts():
-    return {*_python(), *_modules(), *_page(), *_objects()}
+    return {*of_python(), *_modules(), *_page(), *_objects()}
 
 
-def _python():
+def of_python():
     """Yield the literal first arguments of the calls of `tr`."""
     for path in sorted(file for room in PYTHON for file in (SOURCE / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

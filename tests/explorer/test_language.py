@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from explorer_client import make
-from explorer_texts import STATIC, code_of, texts
+from explorer_texts import STATIC, code_of, of_python, texts
 from posenc import measure, registry
 from posenc.explorer import export, launch
 
@@ -25,6 +25,11 @@ def test_every_sentence_of_a_module_is_translated(path):
         if SENTENCE.search(found["text"]) and not found["before"].endswith("tr(") and found["text"] not in NO_TEXTS
     ]
     assert left == []
+
+
+def test_a_text_of_the_server_names_the_format_of_every_value():
+    """The page recognises it by them: a text, or a number."""
+    assert [text for text in of_python() if re.search(r"\{\w*\}", text)] == []
 
 
 def test_names_are_not_texts():
