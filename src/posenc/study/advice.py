@@ -41,7 +41,8 @@ def _pick(kind: str, scenario: str, stats: Mapping[str, Stat], noise: float, num
     else:
         second = min((n for n in stats if n != front[0]), key=lambda n: stats[n].mean)
         parts = said(
-            "Better than every other encoding ({count}) by more than the spread over seeds; next is {second} with {value}.",
+            "Better than every other encoding ({count}) by more than the spread over seeds; next is {second} with "
+            "{value}.",
             count=str(len(stats) - len(front)),
             second=Name(second),
             value=number(second),

@@ -194,7 +194,13 @@ ATTENTION = View(
     "Attention",
     "A trained model of a study: what each head attends to, by token, by distance, and compared with other encodings.",
     (
-        Control("cell", "text", "", "A finished cell of the study, such as rope-s0; if empty, the first one.", max=200),
+        Control(
+            "cell",
+            "text",
+            "",
+            "A finished cell of the study, such as rope-text-64x2x4-s0; if empty, the first one.",
+            max=200,
+        ),
         Control("draw", "choice", "map", _SHOWN, ("map", "distance", "encodings", "profile", "profiles")),
         Control("text", "text", _TEXT, "The text that the model reads.", max=2048),
         Control("layer", "int", 0, "The layer.", min=0, max=63),
