@@ -198,7 +198,7 @@ ATTENTION = View(
             "cell",
             "text",
             "",
-            "A finished cell of the study, such as rope-text-64x2x4-s0; if empty, the first one.",
+            "A cell of the study, such as rope-text-64x2x4-s0; if empty, the first one.",
             max=200,
         ),
         Control("draw", "choice", "map", _SHOWN, ("map", "distance", "encodings", "profile", "profiles")),
