@@ -1,6 +1,8 @@
 """Models of transformers in padded batches and with a cache: right as they are, and found where spoilt."""
 
+import inspect
 import json
+import types
 
 import pytest
 import torch
@@ -62,6 +64,25 @@ def test_a_path_that_raises_is_not_judged():
 def test_coarse_numbers_are_not_judged():
     report = judged("gpt2", lambda model: model.bfloat16())
     assert report.not_judged == ("padded batches and a cache: hidden states in torch.bfloat16 are too coarse",)
+
+
+def test_a_model_may_call_its_cache_by_either_name(monkeypatch):
+    """Since transformers 5.24 it is `cache`, in calls and in results."""
+    from transformers import LlamaModel
+
+    theirs = LlamaModel.forward
+
+    def renamed(self, input_ids, attention_mask=None, position_ids=None, cache=None, use_cache=None):
+        names = inspect.signature(theirs).parameters
+        given = {"past_key_values" if "past_key_values" in names else "cache": cache}
+        out = theirs(self, input_ids, attention_mask, position_ids, use_cache=use_cache, **given)
+        kept = out.get("past_key_values", out.get("cache"))
+        return types.SimpleNamespace(last_hidden_state=out.last_hidden_state, cache=kept)
+
+    monkeypatch.setattr(LlamaModel, "forward", renamed)
+    report = judged("llama")
+    assert (report.status, report.causes) == ("pass", ())
+    assert not [line for line in report.not_judged if "cache" in line]
 
 
 # ---- spoilt models

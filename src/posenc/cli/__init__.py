@@ -108,10 +108,10 @@ def run(arguments: Sequence[str]) -> int:
         if lacks_torch(error):
             output.complain(str(no_torch(f"`posenc {' '.join(arguments)}`")))
             return 2
-        output.complain(
-            f"this needs the package {error.name!r}, which cannot be imported here. "
-            "`posenc doctor` says what to install."
-        )
+        fix = "`posenc doctor` says what to install"
+        if error.name == "transformers":
+            fix = "Install it: pip install 'posenc[hf]'"
+        output.complain(f"this needs the package {error.name!r}, which cannot be imported here. {fix}.")
         return 2
     except (KeyboardInterrupt, click.Abort):
         return 130  # as a shell reports a program that was interrupted

@@ -49,7 +49,8 @@ def identify_implementation(
     repeat(outcome.printed)
     found = outcome.identified
     if found is None:
-        raise ValueError(outcome.refused)
+        refused = (outcome.refused or "").removeprefix("verify: ")
+        raise ValueError(f"identify: {refused}")
     if as_json:
         output.write_json({"target": target, "told": found.is_known, **found.to_dict()})
     else:

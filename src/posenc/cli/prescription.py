@@ -92,7 +92,7 @@ def _describe_gpu(torch: dict[str, Any]) -> str:
 
 
 def _lay_out_extra(extra: dict[str, Any], width: int) -> Text:
-    line = Text(f"  {extra['name']:<{_LABEL - 2}}{extra['feature']:<40}")
+    line = Text(f"  {extra['name']:<{_LABEL - 2}}{extra['feature']:<39} ")
     if extra["ok"]:
         return line.append("ok", "green")
     needed = ", ".join(_describe_missing(package) for package in extra["missing"])

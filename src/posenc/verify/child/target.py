@@ -54,7 +54,9 @@ def load(target: Target) -> tuple[Callable[[], Any], Any, Any]:
         except AttributeError:
             where = target.path.name if target.path else target.module
             build = target.name == "build"
-            wanted = "Define build(), which returns the object to check" if build else "Correct the name"
+            wanted = "Correct the name"
+            if build:
+                wanted = "Define build(), which returns the object to check, as in docs/verify.md"
             raise ValueError(f"verify: {short(where)} has no {target.name}. {wanted}.") from None
     return _maker(found, target.name), getattr(module, "STYLE", None), getattr(module, "SPEC", None)
 

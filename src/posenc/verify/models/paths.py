@@ -15,6 +15,7 @@ from posenc.verify.report import Cause
 LONG, SHORT = 24, 17  # tokens of two texts; the shorter one is padded
 WHOLE, STEPS, CHUNK = (LONG,), (LONG - 4, 1, 1, 1, 1), (LONG // 2, LONG // 2)
 TOLERANCE = 3e-5  # relative to the largest entry: 130 types of transformers 5.23 stay below 6e-6 in float32
+CACHES = ("cache", "past_key_values")  # what models call it: the first since transformers 5.24
 # classes of layers for which a path gives other results by design, in transformers 5.23
 _BY_DESIGN = {
     ("JambaMambaMixer", "model.cache.chunk"): "its Mamba layers restart in a call with several tokens",
@@ -105,6 +106,7 @@ class _Texts:
     ) -> Tensor:
         """Return hidden states of texts that are passed in pieces."""
         mask = torch.ones_like(ids) if mask is None else mask
+        name = next((name for name in CACHES if takes(self._model, name)), CACHES[0])
         cache, stop, found = None, 0, []
         for n in pieces:
             if stop and cache is None:
@@ -116,8 +118,8 @@ class _Texts:
                 given = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": own}
             own_pos = None if pos is None else pos[:, start:stop]
             # `generate` requests a cache at once; without one, a mask may be derived from positions
-            out = run(self._model, given, position_ids=own_pos, past_key_values=cache, use_cache=True)
-            cache = getattr(out, "past_key_values", None)
+            out = run(self._model, given, position_ids=own_pos, use_cache=True, **{name: cache})
+            cache = getattr(out, name, None)
             found.append(out.last_hidden_state)
         return torch.cat(found, 1)
 
