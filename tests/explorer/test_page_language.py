@@ -147,6 +147,26 @@ def test_messages_of_the_server_are_translated(tab):
     assert tab.said == ["explore：n_heads 必须是整数；得到的是 'x'。"]
 
 
+def test_an_option_is_named_as_its_control_is(tab):
+    """The table also has `window` and `row`, as words of other sentences."""
+    tab.open("view=distances&a=rerope&a.window=x&lang=zh")
+    assert tab.said == ["explore：window 必须是整数；得到的是 'x'。"]
+
+
+@pytest.mark.parametrize("lang", ["fr", "toString", "__proto__"])
+def test_an_unknown_language_in_the_address_is_ignored(tab, lang):
+    tab.open(f"view=heat&v.length=20&lang={lang}")
+    assert tab.page.get_attribute("html", "lang") == "en"
+    assert tab.page.locator("#language-button").inner_text() == "中文"
+    tab.assert_calm()
+
+
+def test_a_name_is_not_looked_up_among_the_properties_of_objects(tab):
+    tab.open("view=heat&v.length=20&lang=zh")
+    script = "async () => (await import('/static/language.js')).translate('constructor: positions as points')"
+    assert tab.page.evaluate(script) == "constructor：以点表示位置"
+
+
 def sample(template, number, word):
     """Return what a template makes of a number where it has a format, and else of a word."""
     return re.sub(r"\{\w+(:s)?[^}]*\}", lambda found: word if found[1] else number, template)

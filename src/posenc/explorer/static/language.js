@@ -7,7 +7,8 @@ export const LANGUAGES = { en: "English", zh: "中文" };
 
 const KEY = "posenc-language";
 const MOST_KEPT = 2000;
-const tables = { en: {} }; // texts by their English templates
+const AS_WRITTEN = new Set(["name", "key", "known", "choices", "got"]); // values that are names of options and what was typed
+const tables = new Map([["en", new Map()]]); // texts by their English templates
 const changed = new Set();
 const kept = new Map(); // the server's texts and their translations
 let language = "en";
@@ -21,14 +22,14 @@ export function current() {
 /** Return the language in the address, the last choice, or else the one that the browser prefers. */
 export function firstLanguage(fromAddress) {
   const preferred = (navigator.languages?.[0] || "").startsWith("zh") ? "zh" : "en";
-  return [fromAddress, remembered(KEY), preferred].find((one) => one in LANGUAGES);
+  return [fromAddress, remembered(KEY), preferred].find((one) => Object.hasOwn(LANGUAGES, one));
 }
 
 /** Translate from now on to a language; `load(language)` returns its table. */
 export async function speak(wanted, load) {
-  tables[wanted] ??= await load(wanted);
+  if (!tables.has(wanted)) tables.set(wanted, new Map(Object.entries(await load(wanted))));
   language = wanted;
-  patterns = Object.keys(tables[language]).filter((text) => /\{\w+:/.test(text)).map(patternOf).sort((a, b) => b.literal - a.literal);
+  patterns = [...tables.get(language).keys()].filter((text) => /\{\w+:/.test(text)).map(patternOf).sort((a, b) => b.literal - a.literal);
   kept.clear();
   document.documentElement.lang = language === "zh" ? "zh-CN" : language;
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = tr(node.dataset.text ||= node.textContent);
@@ -48,14 +49,14 @@ export function onLanguage(call) {
 
 /** Return a text in the page's language, with `values` in the place of {their names}. Tests read the literals and compare them with the table. */
 export function tr(text, values = {}) {
-  return filled(tables[language][text] ?? text, values);
+  return filled(tables.get(language).get(text) ?? text, values);
 }
 
-/** Translate a text of the server: one with an entry, or one made by a template that names formats, whose values are translated too. */
+/** Translate a text of the server: one with an entry, or one made by a template that names formats, whose values are translated too, unless they are names. */
 export function translate(text) {
   if (language === "en" || typeof text !== "string" || !text) return text;
   if (kept.size > MOST_KEPT) kept.clear();
-  if (!kept.has(text)) kept.set(text, tables[language][text] ?? byPattern(text) ?? text);
+  if (!kept.has(text)) kept.set(text, tables.get(language).get(text) ?? byPattern(text) ?? text);
   return kept.get(text);
 }
 
@@ -63,8 +64,8 @@ function byPattern(text) {
   for (const { pattern, template } of patterns) {
     const found = pattern.exec(text);
     if (!found) continue;
-    const values = Object.entries(found.groups).map(([name, value]) => [name, translate(value)]);
-    return filled(tables[language][template], Object.fromEntries(values));
+    const values = Object.entries(found.groups).map(([name, value]) => [name, AS_WRITTEN.has(name) ? value : translate(value)]);
+    return filled(tables.get(language).get(template), Object.fromEntries(values));
   }
   return undefined;
 }
