@@ -96,6 +96,15 @@ def test_a_language_holds_inside_its_block_only(monkeypatch):
     assert tr("head {head}", head=3) == "head 3"
 
 
+def test_only_tables_are_read(monkeypatch, tmp_path):
+    (tmp_path / "zh" / ".ipynb_checkpoints").mkdir(parents=True)
+    (tmp_path / "zh" / "a.json").write_text('{"one": "一"}', encoding="utf-8")
+    for stray in (".DS_Store", "a.json~", "._a.json", "a.json.orig"):
+        (tmp_path / "zh" / stray).write_bytes(b"\xff\x00")
+    monkeypatch.setattr(languages.resources, "files", lambda package: tmp_path)
+    assert languages.table.__wrapped__("zh") == {"one": "一"}
+
+
 def test_an_unknown_language_is_refused_with_those_that_there_are():
     with pytest.raises(ValueError, match=r"one of en, zh; got 'fr'"), languages.use("fr"):
         pass

@@ -20,7 +20,11 @@ _current: ContextVar[str] = ContextVar("language", default="en")
 
 @contextmanager
 def use(language: str) -> Iterator[None]:
-    """Translate what runs inside to `language`, "en" or "zh"; raises ValueError for another one."""
+    """Translate what runs inside to `language`, "en" or "zh"; a thread started inside is in English.
+
+    Raises:
+        ValueError: `language` is another one.
+    """
     if language not in LANGUAGES:
         raise ValueError(f"languages.use: language must be one of {', '.join(LANGUAGES)}; got {language!r}.")
     token = _current.set(language)
@@ -55,5 +59,6 @@ def table(language: str) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for path in (resources.files("posenc") / language).iterdir():
-        found |= json.loads(path.read_text(encoding="utf-8"))
+        if path.name.endswith(".json") and not path.name.startswith("."):  # no file of an editor or a file manager
+            found |= json.loads(path.read_text(encoding="utf-8"))
     return found
