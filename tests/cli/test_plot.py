@@ -80,6 +80,16 @@ def test_labels_are_chinese_where_a_font_has_the_glyphs(tmp_path, monkeypatch):
     assert "随机种子 0" in text_of(out)
 
 
+@pytest.mark.filterwarnings("default")
+def test_without_a_font_one_line_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(figures.fonts, "CHINESE", ("No Such Font",))
+    assert run(["plot", "alibi", "--lang", "zh", "-o", str(tmp_path / "a.svg")]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("posenc: plot: no font with Chinese glyphs is installed, so the labels stay English.")
+    assert "Warning" not in said
+    assert ".py" not in said
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "name", ["longrope", "swin", "self_extend", "nope", "graphormer", "prope", "gta", "tests.cli.test_plot:Ramp"]

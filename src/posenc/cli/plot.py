@@ -1,6 +1,7 @@
 """`posenc plot`: draw a figure of an encoding to a file."""
 
 import ast
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -63,8 +64,11 @@ def plot_encoding(name: str, out: Path, kind: str | None, options: tuple[str, ..
     figures = _load_figures()
     suffix = check_suffix(out)
     encoding = construct(name, read_options(options))
-    with import_module("torch").random.fork_rng(devices=[]), languages.use(language):
+    random = import_module("torch").random.fork_rng(devices=[])
+    with random, languages.use(language), warnings.catch_warnings(record=True) as caught:
         figure = figures.draw(encoding, kind, seed=SEED)
+    for warning in caught:
+        output.complain(f"plot: {str(warning.message).removeprefix('posenc.figures: ')}")
     save(figure, out, suffix)
     output.write(f"{out}: {figures.kind_of(encoding, kind)} of {figures.label_of(encoding)}")
 
