@@ -54,11 +54,12 @@ def test_steps_take_the_place_of_a_budget(calls, capsys):
 def test_a_report_is_written_in_the_language_of_each_call(tmp_path, capsys):
     config = make_config(["rope"], task=["copy"], lengths={"copy": {"test": [20, 40]}})
     make(tmp_path / "s", [result(), result(seed=1)], config=config.as_dict())
-    for options, code, said in (
-        ("--lang zh", "zh-CN", "2/2 个单元已完成，0 个失败"),
-        ("", "en", "2 of 2 cells are done"),
+    for before, after, code, said in (
+        ("", "--lang zh", "zh-CN", "2/2 个单元已完成，0 个失败"),
+        ("", "", "en", "2 of 2 cells are done"),
+        ("--lang zh", "", "zh-CN", "2/2 个单元已完成，0 个失败"),
     ):
-        assert run(["study", "report", str(tmp_path / "s"), *options.split()]) == 0
+        assert run(["study", *before.split(), "report", str(tmp_path / "s"), *after.split()]) == 0
         assert said in capsys.readouterr().out
         assert f'<html lang="{code}">' in (tmp_path / "s/report.html").read_text(encoding="utf-8")
 

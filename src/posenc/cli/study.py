@@ -111,6 +111,7 @@ def study_encodings(
 ) -> None:
     """Train small models with each encoding on short texts and tasks, and test them on longer ones."""
     if ctx.invoked_subcommand:
+        ctx.default_map = {"report": {"lang": lang}}  # `posenc study --lang zh report DIR` means the report's language
         return
     lists = {"text": text, "task": task, "encodings": encodings, "size": size, "test_len": test_len}
     asked: dict[str, Any] = {} if plan is None else _read_plan(ctx, plan)
