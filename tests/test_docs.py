@@ -58,10 +58,21 @@ def test_the_python_of_a_page_runs(name, n_blocks):
         exec(compile(block, name, "exec"), known)
 
 
+def named_by(name):
+    """Return the texts of the tests against peers that name an encoding."""
+    card = posenc.card(name)
+    ours = "|".join([rf"\b{card.cls.__name__}\b", *(f'"{known}"' for known in (name, *card.aliases))])
+    return [text for path in PEER_TESTS.glob("test_*.py") if re.search(ours, text := path.read_text(encoding="utf-8"))]
+
+
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_of_the_table_is_one_that_a_test_compares_with(name):
-    ours = rf'\b{posenc.card(name).cls.__name__}\b|"{name}"'
-    tests = [text for path in PEER_TESTS.glob("test_*.py") if re.search(ours, text := path.read_text(encoding="utf-8"))]
+    tests = named_by(name)
     for library, models in PEERS[name].items():
         for peer in [rf'models\.{model}\b|"{model}"' for model in models] or [library.replace("-", "_")]:
             assert any(re.search(peer, text) for text in tests), f"no test of {name} imports {library} {peer}"
+
+
+def test_an_encoding_that_no_library_has_is_compared_with_formulas_or_code_of_its_paper():
+    without = {name for name in posenc.names() if name not in PEERS and named_by(name)}
+    assert without == {"grape_m", "liere", "mhrope", "nope", "retnet", "rope_pp"}
