@@ -69,3 +69,30 @@ def test_every_page_is_in_a_list_of_pages():
             names = re.findall(r"^(?:\w+ <)?([\w/.]+)>?$", block, re.MULTILINE)
             listed |= {(page.parent / f"{name}.md").resolve() for name in names}
     assert {page.resolve() for page in PAGES} - listed == {DOCS / "index.md", DOCS / "stacks_head.md"}
+
+
+def test_the_reference_leads_to_the_examples_that_use_an_object():
+    pytest.importorskip("sphinx")
+    from uses import uses
+
+    assert uses("posenc.figures.finite_size", posenc.figures.finite_size) == ["gallery_distance"]
+    assert "swap_encoding" in uses("posenc.ALiBi", posenc.ALiBi)  # which has it by name, "alibi"
+    assert uses("posenc.Graphormer", posenc.Graphormer) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "there"),
+    [
+        ("[a](../benchmarks/PEERS.md)", "[a](_made/benchmarks/PEERS.md)"),
+        ("[a](../../benchmarks/EXTEND.md)", "[a](../_made/benchmarks/EXTEND.md)"),
+        ("[a](../examples/README.md)", "[a](_made/gallery/index.rst)"),
+        ("[a](study.md)", "[a](study.md)"),
+    ],
+)
+def test_links_that_leave_the_pages_lead_to_copies_on_the_site(link, there):
+    pytest.importorskip("sphinx")
+    source = [link]
+    import links
+
+    links._lead(None, "page", source)
+    assert source == [there]
