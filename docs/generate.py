@@ -50,7 +50,7 @@ def _peers(facts: table.Grid) -> table.Grid:
     rows = []
     for name, *_ in facts.rows:
         of = peers.get(name, {}).items()
-        rows.append((name, "; ".join(f"{lib}: {', '.join(models)}" if models else lib for lib, models in of)))
+        rows.append((name, "; ".join(f"{lib}: {', '.join(models)}" if models else lib for lib, models in of) or "-"))
     return table.Grid(("name", "peer code"), rows)
 
 

@@ -77,7 +77,7 @@ def encoding_page(card: posenc.Card, measured: list[tuple[str, str]]) -> str:
     if card.arxiv:
         source += f". [arXiv:{card.arxiv}](https://arxiv.org/abs/{card.arxiv})"
     rows = [f"| {title} | {cell} |" for title, cell in measured if title not in FACTS]
-    peers = dict(measured).get("peer code")
+    peers = dict(measured).get("peer code", "-")
     parts = [
         f"# {card.cls.__name__}",
         f"`{card.name}`" + "".join(f", also `{alias}`" for alias in card.aliases),
@@ -85,7 +85,7 @@ def encoding_page(card: posenc.Card, measured: list[tuple[str, str]]) -> str:
         f"**Source.** {source}.",
         f"**Cost.** {card.cost}. **Learned.** {card.parameters}.",
         f"**Used by.** {', '.join(card.used_by)}." if card.used_by else "",
-        f"**Compared with the code of.** {peers}." if peers else "",
+        f"**Compared with the code of.** {peers}." if peers != "-" else "",
         f"```python\nimport posenc\n\nencoding = {card.call}\n```",
         _figure(card),
         _plans(card),

@@ -7,6 +7,7 @@ export const LANGUAGES = { en: "English", zh: "中文" };
 
 const KEY = "posenc-language";
 const MOST_KEPT = 2000;
+const LONGEST = 2000;
 const AS_WRITTEN = new Set(["name", "key", "known", "choices", "got"]); // values that are names of options and what was typed
 const tables = new Map([["en", new Map()]]); // texts by their English templates
 const changed = new Set();
@@ -61,6 +62,7 @@ export function translate(text) {
 }
 
 function byPattern(text) {
+  if (text.length > LONGEST) return undefined; // no template makes so long a text, and matching it would take seconds
   for (const { pattern, template } of patterns) {
     const found = pattern.exec(text);
     if (!found) continue;
@@ -80,7 +82,7 @@ function patternOf(template) {
     const [, name, format] = /^\{(\w+):?(.*)\}$/.exec(part);
     if (named.has(name)) return `\\k<${name}>`;
     named.add(name);
-    return `(?<${name}>${format === "s" ? ".+?" : "[-−\\d][-+\\d.,e]*|inf|nan"})`;
+    return `(?<${name}>${format === "s" ? ".+?" : "[-−\\d][-+\\d.,e]*|-?inf|nan"})`;
   });
   return { template, literal: literal.join("").length, pattern: new RegExp(`^${source.join("")}$`, "s") };
 }

@@ -62,7 +62,7 @@ async function startLanguage(button) {
     keepLanguage(current());
     change({ lang: current() }, "language");
   }, report));
-  await speak(firstLanguage(state.lang), loadTexts);
+  await speak(firstLanguage(state.lang), loadTexts).catch(() => speak("en", loadTexts));
   status.textContent = tr("The page is starting.");
 }
 
