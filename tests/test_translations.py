@@ -63,3 +63,16 @@ def test_search_finds_pairs_of_characters_and_latin_words(monkeypatch):
     assert sorted(search.split("缓存区，RoPE 的")) == ["RoPE", "存区", "缓存"]
     assert search.language_name == "English"  # the stemmer that the page loads
     assert search.js_stemmer_rawcode == "english-stemmer.js"
+
+
+@pytest.mark.parametrize(
+    ("language", "shown", "link"),
+    [("en", "中文", "zh/guide/why.html"), ("zh-CN", "English", "../guide/why.html")],  # as Sphinx spells them
+)
+def test_a_page_leads_to_itself_in_the_other_language(language, shown, link):
+    template = pytest.importorskip("jinja2").Template(
+        (DOCS / "_templates" / "language.html").read_text(encoding="utf-8")
+    )
+    page = template.render(language=language, pagename="guide/why", pathto=lambda name, _: name)
+    assert f'href="{link}"' in page
+    assert f">{shown}</a>" in page
