@@ -1,4 +1,4 @@
-"""Write the first figure of README and site in both languages: `python docs/first_figure.py`; Chinese needs a font of it."""
+"""Write the first figure of README and site in both languages; Chinese needs an installed font with its glyphs."""
 
 from pathlib import Path
 
