@@ -69,7 +69,7 @@ def test_without_the_extra_one_sentence_says_so(calls, capsys, monkeypatch, abse
     assert run(["explore"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "Install posenc[web]" in said
+    assert "pip install 'posenc[web]'" in said
     assert all(name in said for name in absent)
     assert calls == []
 

@@ -60,7 +60,8 @@ def test_json_is_complete_and_a_warning_is_a_finding(tmp_path, capsys):
     [
         (
             "nowhere",
-            "'nowhere' is neither a configuration nor the name of a known model. Give a path, or one of: gpt-j-6b, ",
+            "'nowhere' is neither a configuration nor the name of a known model. Give a config.json, a directory "
+            "with one, or one of: gpt-j-6b, ",
         ),
         (CONFIG | {"model_type": "brandnew"}, "model_type"),
         (CONFIG | {"rope_theta": 0.5}, "rope_theta"),
@@ -75,6 +76,14 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, target, said):
     assert streams.out == ""
     assert said in streams.err
     assert streams.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify-config"])
+def test_a_directory_without_a_configuration_is_not_answered_with_names_of_models(tmp_path, capsys, command):
+    assert run([command, str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"the directory '{tmp_path}' contains no config.json. Give a model's directory.\n"
+    )
 
 
 def test_an_unknown_type_is_read_with_a_pairing_of_ones_own(tmp_path, capsys):

@@ -135,7 +135,7 @@ def test_matplotlib_that_is_missing_is_named(tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "needs matplotlib" in done.stderr
-    assert "install posenc[plot]" in done.stderr
+    assert "pip install 'posenc[plot]'" in done.stderr
 
 
 def test_what_was_there_stays_if_writing_fails_half_way(tmp_path, monkeypatch, capsys):

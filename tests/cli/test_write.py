@@ -85,7 +85,7 @@ WRONG = {
     ),
     "no such model": (
         ["qwen", "--method", "yarn", "--factor", "4", "--to", "hf5"],
-        "is neither a configuration nor a known model",
+        "is neither a configuration nor the name of a known model",
     ),
     "a method": (["qwen3-8b", "--method", "yarm", "--factor", "4", "--to", "hf5"], "unknown method 'yarm'"),
     "no method": (["qwen3-8b", "--factor", "4", "--to", "hf5"], "Missing option '--method'"),

@@ -70,7 +70,7 @@ def test_without_plotly_the_page_is_told(loaded, monkeypatch):
     monkeypatch.setattr(serving, "find_spec", lambda name: None)
     answer = loaded[1].get("/plotly.js")
     assert answer.status_code == 503
-    assert "install posenc[web]" in answer.json()["error"]
+    assert "pip install 'posenc[web]'" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(

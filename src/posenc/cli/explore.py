@@ -60,7 +60,9 @@ def explore(
         raise click.BadParameter("--export starts no server. Leave out --port and --host.", ctx=ctx)
     missing = [name for name in NEEDED if util.find_spec(name) is None]
     if missing:
-        raise ValueError(f"explore: these packages are not installed: {', '.join(missing)}. Install posenc[web].")
+        raise ValueError(
+            f"explore: these packages are not installed: {', '.join(missing)}. Install them: pip install 'posenc[web]'."
+        )
     from posenc.explorer import launch
 
     if export is not None:

@@ -26,17 +26,14 @@ def inspect_model(target: str, as_json: bool, pairing: str | None) -> None:
     Exit code 1 if there are warnings; the model may run all the same.
     """
     from posenc import inspection
+    from posenc.config.known import not_found
 
     if pairing not in (None, "half", "interleaved"):
         raise ValueError(f"inspect: --pairing must be half or interleaved; got {pairing}.")
     try:
         found = inspection.inspect(target, pairing=pairing)  # type: ignore[arg-type]
     except FileNotFoundError as error:
-        names = ", ".join(inspection.known_models())
-        raise ValueError(
-            f"inspect: {target!r} is neither a configuration nor the name of a known model. "
-            f"Give a path, or one of: {names}."
-        ) from (error)
+        raise not_found(target, "inspect") from error
     if as_json:
         output.write_json(found)
     else:

@@ -39,15 +39,13 @@ def verify_config(targets: tuple[str, ...], as_json: bool, output_format: str | 
 
 
 def _judge(target: str, pairing: str | None) -> "Result":
+    from posenc.config.known import not_found
     from posenc.verify import configs, formats
 
     try:
         found = configs.judge(target, pairing=pairing)  # type: ignore[arg-type]
     except FileNotFoundError as error:
-        raise ValueError(
-            f"verify-config: {target!r} is neither a configuration nor the name of a known model. "
-            f"Give a config.json, a directory with one, or one of: {', '.join(configs.known_models())}."
-        ) from error
+        raise not_found(target, "verify-config") from error
     return formats.of_judgement(found, "\n".join(_describe(found)))
 
 

@@ -30,7 +30,14 @@ def find(target: str, who: str) -> tuple["Source", int | None]:
     if target in (models := known_models()):
         fields: dict[str, Any] = models[target]["config"]
         return fields, models[target]["original_max_len"]
-    raise ValueError(
-        f"{who}: {target[:200]!r} is neither a configuration nor a known model. Pass a path or one of: "
-        f"{', '.join(models)}."
+    raise not_found(target, who)
+
+
+def not_found(target: str, who: str) -> ValueError:
+    """Return the error for a target that is no configuration; it names the models only where a name may be meant."""
+    if Path(target).is_dir():
+        return ValueError(f"{who}: the directory {target[:200]!r} contains no config.json. Give a model's directory.")
+    return ValueError(
+        f"{who}: {target[:200]!r} is neither a configuration nor the name of a known model. Give a config.json, "
+        f"a directory with one, or one of: {', '.join(known_models())}."
     )

@@ -235,7 +235,7 @@ def plotly_file() -> Path:
         path = Path(folder, "package_data", "plotly.min.js")
         if path.is_file():
             return path
-    raise RefusedError(503, "The charts need plotly; install posenc[web].")
+    raise RefusedError(503, "The charts need plotly; pip install 'posenc[web]'.")
 
 
 def _static(name: str) -> Response:

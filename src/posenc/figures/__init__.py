@@ -10,7 +10,7 @@ No window opens, and a notebook shows each figure once. The numbers come from `p
 try:
     import matplotlib  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"posenc.figures: needs matplotlib ({error}); install posenc[plot].") from error
+    raise ImportError(f"posenc.figures: needs matplotlib ({error}); pip install 'posenc[plot]'.") from error
 
 from posenc.figures.grammar import Drawing, label_of
 from posenc.figures.kinds import KINDS, draw, fits, kind_of, kinds_of

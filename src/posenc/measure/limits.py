@@ -73,7 +73,7 @@ def continuous_limit(distance: Numbers, *, base: float = 10000.0) -> Complex128[
     try:
         from scipy.special import sici
     except ImportError as error:
-        raise ImportError("continuous_limit: needs SciPy; install posenc[plot].") from error
+        raise ImportError("continuous_limit: needs SciPy; pip install 'posenc[plot]'.") from error
     (high_si, high_ci), (low_si, low_ci) = sici(np.abs(x)), sici(np.abs(x) / base)
     near = np.abs(x) < 1e-9  # here the cosine integrals are infinite, and their difference is ln base up to rounding
     real = np.subtract(high_ci, low_ci, out=np.full_like(x, math.log(base)), where=~near)

@@ -24,7 +24,7 @@ function insert() {
     script.onerror = () => {
       restore();
       loading = null;
-      failed(new Error(tr("The charts need plotly, which is not installed where the server runs: install posenc[web].")));
+      failed(new Error(tr("The charts need plotly, which is not installed where the server runs: pip install 'posenc[web]'.")));
     };
     document.head.append(script);
   });

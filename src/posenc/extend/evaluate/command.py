@@ -68,7 +68,7 @@ def _measure(
     """Measure the missing cells, one model at a time, and write each when it is finished."""
     here = _device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     todo = [job for job in plan.jobs if job not in done]
-    began, total, gone = time.monotonic(), sum(map(plan.tokens, todo)), 0
+    total, gone, spent = sum(map(plan.tokens, todo)), 0, 0.0  # tokens, tokens, seconds without the loading of models
     for path, target in plan.targets.items():
         jobs = [job for job in todo if job.model == path]
         if not jobs:
@@ -76,6 +76,7 @@ def _measure(
         model = _load(plan, path, here)
         say(f"{path}: {len(jobs)} cells to measure; results in {folder}")
         for job in jobs:
+            began = time.monotonic()
             try:
                 model.use(plan.stretched[job.method])
                 rows = _rows(plan, model, job)
@@ -86,8 +87,8 @@ def _measure(
             done[job] = {**job._asdict(), "rows": rows}
             (folder / CELLS).mkdir(parents=True, exist_ok=True)
             write(_file(folder, plan, job), json.dumps(done[job]).encode())
-            gone += plan.tokens(job)
-            bits, left = sum(row["bits"] for row in rows) / len(rows), (time.monotonic() - began) * (total / gone - 1)
+            gone, spent = gone + plan.tokens(job), spent + time.monotonic() - began
+            bits, left = sum(row["bits"] for row in rows) / len(rows), spent * (total / gone - 1)
             what = f"{Path(path).name} {job.method} {job.length:,} {job.measure}"
             say(f"{what}: {bits:.3f} bits per {target.unit} ({clock(left)} left)")
 
