@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import posenc
+
 ROOT = Path(__file__).parents[1]
 LANGUAGES = ("README.md", "README.zh-CN.md")
 
@@ -40,6 +42,12 @@ def test_the_chinese_readme_has_the_same_code_commands_and_numbers():
     assert re.findall(command, english, re.MULTILINE) == re.findall(command, chinese, re.MULTILINE)
     fast = (re.search(r"AMD EPYC.*?ATTEND_GPU", text, re.DOTALL)[0] for text in (english, chinese))
     assert len({tuple(re.findall(r"\d+\.\d+|\d+,\d+", part)) for part in fast}) == 1
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_the_table_names_every_encoding_once(name):
+    rows = re.findall(r"^\| [^`|]+ \| (.*`.*) \|$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(posenc.names())
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
