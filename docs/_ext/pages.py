@@ -25,6 +25,18 @@ GALLERY = """Gallery
 Plain scripts, run when this page was made. Each prints what it found, and fails if a claim of its text does not hold.
 They carry cell marks, so that editors open them as notebooks.
 """
+# The gallery's picture of a script that draws none: the encoding that it is about, and a kind of figure.
+PICTURES = {
+    "alibi_everywhere": ("alibi", "bias"),
+    "decode_with_cache": ("rope", "profile"),
+    "packed_documents": ("alibi", "bias-matrix"),
+    "position_encoding": ("sinusoidal", "points"),
+    "relative_encoder": ("t5", "bias"),
+    "swap_encoding": ("sinusoidal", "lanes"),
+    "taylor_view": ("sinusoidal", "similarity"),
+    "translate": ("sinusoidal", "dot"),
+    "vision_transformer": ("axial_rope", "similarity"),
+}
 Rows = dict[str, list[tuple[str, str]]]
 
 
@@ -48,7 +60,7 @@ def _write_all() -> None:
     (MADE / "examples").mkdir(exist_ok=True)
     _put(MADE / "examples/GALLERY_HEADER.rst", GALLERY)
     for script in sorted((HERE.parent / "examples").glob("*.py")):
-        _put(MADE / f"examples/{script.name}", example(script.read_text()))
+        _put(MADE / f"examples/{script.name}", example(script.read_text()) + _picture(script.stem))
 
 
 def _put(path: Path, text: str) -> None:
@@ -158,6 +170,17 @@ def example(script: str) -> str:
     first, _, rest = docstring.partition("\n")
     title, more = title_of(script), first.partition(": ")[2]
     return f'{before}"""\n{title}\n{"=" * len(title)}\n\n{more.capitalize()}{rest}"""{code}'
+
+
+def _picture(stem: str) -> str:
+    """Draw the gallery's picture of a script that draws none; return the comment that the gallery finds it by."""
+    if stem not in PICTURES:
+        return ""
+    name, kind = PICTURES[stem]
+    path = MADE / f"examples/{stem}.png"
+    if not path.exists():
+        figures.draw(posenc.card(name).examples()[0], kind).savefig(path, dpi=60)
+    return f"\n# sphinx_gallery_thumbnail_path = '_made/examples/{stem}.png'\n"
 
 
 def _write_as_rst(_app: Sphinx, _what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
