@@ -36,6 +36,12 @@ def make(target=None, *, loaded=True):
     return server, TestClient(server.app(), base_url=f"http://{HOST}", raise_server_exceptions=False)
 
 
+def post(pair, body, name="config.json"):
+    """Post a file as the page of this server does."""
+    server, client = pair
+    return client.post(f"/inspect?name={name}", content=body, headers={**SAME, "x-posenc-token": server.token})
+
+
 @contextlib.contextmanager
 def running(*arguments, code=None):
     """Run `posenc explore` as a process until the end of the block; yields it and its address."""
