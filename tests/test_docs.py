@@ -5,6 +5,7 @@ The Python of hand-written pages is executed: it asserts what the page says.
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ import posenc
 from pages import DOCS, differences, generate
 from posenc.character import Character
 from posenc.cli import table
+from posenc.versions import EXPORTS
 
 PEER_TESTS = Path(__file__).parent / "peers"
 PEERS = json.loads((DOCS / "peers.json").read_text())
+NO_ONNX = pytest.mark.skipif(not EXPORTS or not find_spec("onnxscript"), reason="needs torch 2.9 and onnxscript")
+EXPORTER = [NO_ONNX, pytest.mark.slow, pytest.mark.compiles, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +54,11 @@ def test_a_rounding_is_no_difference_and_anything_else_is():
         assert differences(page, page.replace(old, new)) == ([line] if line else [])
 
 
-@pytest.mark.parametrize(("name", "n_blocks"), [("outside.md", 2), ("training.md", 3)])
-def test_the_python_of_a_page_runs(name, n_blocks):
+@pytest.mark.parametrize(
+    ("name", "n_blocks"), [("outside.md", 2), ("training.md", 3), pytest.param("export.md", 4, marks=EXPORTER)]
+)
+def test_the_python_of_a_page_runs(name, n_blocks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks, known = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL), {}
     assert len(blocks) == n_blocks
     for block in blocks:
