@@ -96,8 +96,13 @@ def counted(mask: torch.Tensor) -> torch.Tensor:
 
 
 def contents(model: Any) -> dict[Any, Any]:
-    """Return everything that stands in the modules themselves, by name, buffers among it."""
-    own = {(name, key): value for name, module in model.named_modules() for key, value in vars(module).items()}
+    """Return the attributes of all modules by name, of hooks their number, and the buffers."""
+    hooks = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+    own = {
+        (name, key): len(value) if key in hooks else value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+    }
     return own | {("buffer", name): buffer for name, buffer in model.named_buffers()}
 
 
