@@ -1,14 +1,10 @@
-"""Rotary models on two ranks: sharded by FSDP2, split by heads, split along the text; all equal one process.
+"""Rotary models on two ranks, sharded by FSDP2, split by heads or split along the text, compute what one process does.
 
 Run as a script, this file is one of the two processes.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,34 +17,20 @@ import posenc
 from posenc import attend, positions
 from posenc.nn import LanguageModel
 from strategies import normal
+from two_ranks import SHARDED, WORLD, Results, assert_same, gradients, rank, run_ranks, sharded, trained, whole
 
-WORLD = 2
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 D_MODEL = HEADS * HEAD_DIM
 LEARNED = {"fixed": False, "learned": True}
-SHARDED = ("at the root", "on its own")
 ORDERS = ("contiguous", "zigzag")
 TEXTS = ("rope", "alibi", "documents")
-PLACEMENTS = ("heads", "batch", "tokens", "lanes", "whole")
-TURNS: dict[str, dict[str, Any]] = {
+PLACEMENTS = {"batch": 0, "heads": 1, "tokens": 2, "dimensions": 3, "whole": None}
+ROTATIONS: dict[str, dict[str, Any]] = {
     "half": {},
     "interleaved": {"pairing": "interleaved"},
     "partial": {"rotary_dim": 4},
     "last, interleaved": {"rotary_dim": 4, "rotary_side": "last", "pairing": "interleaved"},
 }
-Results = dict[str, Tensor]
-
-
-def whole(tensors: dict[str, Any]) -> Results:
-    """Return tensors as one process has them."""
-    full = {n: t.full_tensor() if isinstance(t, dist.tensor.DTensor) else t for n, t in tensors.items()}
-    return {n: t.detach().clone() for n, t in full.items()}
-
-
-def gradients(module: nn.Module) -> dict[str, Tensor]:
-    found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-    assert len(found) == len(list(module.parameters()))
-    return found
 
 
 # ---- FSDP2
@@ -61,36 +43,8 @@ def language_model(learned: bool) -> LanguageModel:
     return LanguageModel(vocab_size=11, n_layers=2, encoding=rope, **shape).double()
 
 
-def trained(model: nn.Module, rows: slice) -> tuple[Tensor, Results, Results]:
-    """Return logits and gradients of a second step on some rows of a batch, and the parameters after it.
-
-    The second: what a step has changed must be gathered anew.
-    """
-    tokens = torch.randint(11, (2 * WORLD, 9), generator=torch.Generator().manual_seed(1))[rows]
-    optimiser, found = torch.optim.AdamW(model.parameters(), lr=0.1), {}
-    for _ in range(2):
-        optimiser.zero_grad()
-        logits = model(tokens)
-        F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
-        found = whole(gradients(model))
-        optimiser.step()
-    return logits.detach(), found, whole(dict(model.named_parameters()))
-
-
-def sharded(model: LanguageModel, how: str, mesh: Any, **options: Any) -> LanguageModel:
-    """Shard a model: layers one by one, and learned frequencies with the root or on their own."""
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-
-    if how == "on its own":
-        fully_shard(model.encoding, mesh=mesh, reshard_after_forward=False)
-        register_fsdp_forward_method(model.encoding, "place")
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh, **options)
-    return fully_shard(model, mesh=mesh, **options)
-
-
 def tables_in_bfloat16(how: str, mesh: Any) -> Tensor:
-    """Return the cosines that a model in mixed precision places at far positions."""
+    """Return the cosines of far positions in a model in mixed precision."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     model, seen = language_model(True).float(), []
@@ -107,7 +61,7 @@ def tables_in_bfloat16(how: str, mesh: Any) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Attention and a network behind it, as a plain model has them."""
+    """A plain layer: attention, then a feed-forward network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,20 +110,20 @@ def split_by_heads(learned: bool, mesh: Any, *, local: bool) -> Model:
 
 
 def run(model: Model) -> Results:
-    """Return what comes out, and the gradients of input and weights."""
+    """Return the output, and the gradients of input and weights."""
     x = normal(2, 9, D_MODEL, seed=2).requires_grad_()
     out = model(x)
     out.sin().sum().backward()
     return whole({"out": out, "x": x.grad, **gradients(model)})
 
 
-def turned(placement: str | None, learned: bool, options: dict[str, Any], mesh: Any) -> Results:
-    """Turn q and k, whole (None) or as DTensors, and return gradients too."""
+def rotated(placement: str | None, learned: bool, options: dict[str, Any], mesh: Any) -> Results:
+    """Rotate q and k, plain (None) or DTensors, and return gradients too."""
     rope = posenc.RoPE(head_dim=HEAD_DIM, trainable=learned, **options).double()
     q, k = normal(2, HEADS, 6, HEAD_DIM), normal(2, KV_HEADS, 6, HEAD_DIM, seed=1)
     if placement is not None:
         tensor = dist.tensor
-        dim = {"batch": 0, "heads": 1, "tokens": 2, "lanes": 3}.get(placement)
+        dim = PLACEMENTS[placement]
         where = [tensor.Replicate() if dim is None else tensor.Shard(dim)]
         q, k = (tensor.distribute_tensor(t, mesh, where) for t in (q, k))
     q, k = q.requires_grad_(), k.requires_grad_()
@@ -178,13 +132,13 @@ def turned(placement: str | None, learned: bool, options: dict[str, Any], mesh: 
     return whole({"q": q_out, "k": k_out, "dq": q.grad, "dk": k.grad, **gradients(rope)})
 
 
-# ---- a text split over the ranks
+# ---- a text split between the ranks
 
 
 def read(text: str, shard: Tensor | None, gather: Any) -> Results:
     """Attend from some tokens (None: all) to all, and return gradients of tokens and weights.
 
-    `gather` makes the keys of all ranks, and their positions, out of one rank's.
+    `gather` concatenates a tensor of all ranks.
     """
     n = 12
     encoding: Any = posenc.ALiBi(n_heads=HEADS) if text == "alibi" else posenc.RoPE(head_dim=HEAD_DIM)
@@ -200,7 +154,7 @@ def read(text: str, shard: Tensor | None, gather: Any) -> Results:
         k_pos = pos
     else:
         k, v, k_pos, theirs = gather(k, 2), gather(v, 2), gather(pos, 0), gather(mine, 0)
-        seen = (k_pos <= pos[:, None]) & (theirs == mine[:, None])  # an index says nothing of who stands before whom
+        seen = (k_pos <= pos[:, None]) & (theirs == mine[:, None])  # indices are not in order
         options = {"causal": False, "mask": seen}
     out = attend(q, k, v, encoding, pos, k_pos, rotated=True, **options)
     out.sin().sum().backward()
@@ -209,7 +163,7 @@ def read(text: str, shard: Tensor | None, gather: Any) -> Results:
 
 
 class Gather(torch.autograd.Function):
-    """Tensors of all ranks, one after another; gradients go back to the rank that they belong to."""
+    """Concatenate a tensor of all ranks; gradients go back to the rank that they belong to."""
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, dim: int) -> Tensor:
@@ -226,7 +180,7 @@ class Gather(torch.autograd.Function):
 
 
 def read_on_two(text: str, order: Any, number: int) -> Results:
-    """Read one rank's tokens, and put together what both have made of theirs."""
+    """Attend from the tokens of one rank, and gather the results of both."""
     shard = positions.sharded(12, rank=number, world_size=WORLD, order=order)
     mine = read(text, shard, Gather.apply)
     for name in [name for name in mine if name.startswith("shared")]:
@@ -238,14 +192,8 @@ def read_on_two(text: str, order: Any, number: int) -> Results:
 # ---- two processes
 
 
-def rank(number: int, folder: Path) -> None:
-    """Be one of the processes: compute each case, and leave what came out in a file."""
-    import torch.distributed.fsdp
-    import torch.distributed.tensor
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=WORLD)
-    mesh = dist.device_mesh.init_device_mesh("cpu", (WORLD,))
+def compute(number: int, mesh: Any) -> dict[str, Any]:
+    """Return the results of each case on one rank."""
     found: dict[str, Any] = {}
     for how in SHARDED:
         found[f"bfloat16 {how}"] = tables_in_bfloat16(how, mesh)
@@ -256,52 +204,21 @@ def rank(number: int, folder: Path) -> None:
             found[f"fsdp {which} {how}"] = results, {n: p.to_local().shape for n, p in model.named_parameters()}
         for local in (True, False):
             results = run(split_by_heads(learned, mesh, local=local))
-            if local and learned:  # each rank has seen its own heads turn
+            if local and learned:  # each rank has rotated its own heads
                 dist.all_reduce(results["rope.inv_freq"])
             found[f"heads {which} {local}"] = results
         for placement in PLACEMENTS:
-            for what, options in TURNS.items():
-                found[f"turned {which} {placement} {what}"] = turned(placement, learned, options, mesh)
+            for what, options in ROTATIONS.items():
+                found[f"rotated {which} {placement} {what}"] = rotated(placement, learned, options, mesh)
     for text in TEXTS:
         for order in ORDERS:
             found[f"text {text} {order}"] = read_on_two(text, order, number)
-    torch.save(found, folder / f"rank{number}.pt")
-    dist.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the two processes have left."""
-    folder = tmp_path_factory.mktemp("ranks")
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(number), str(folder)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for number in range(WORLD)
-    ]
-    try:
-        said = [process.communicate(timeout=240)[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    for number, process in enumerate(ranks):
-        assert process.returncode == 0, f"rank {number}:\n{said[number][-3000:]}"
-    return [torch.load(folder / f"rank{number}.pt") for number in range(WORLD)]
-
-
-# ---- what two processes computed is what one computes
-
-
-def same(got: Results, wanted: Results, within: float = 1e-10) -> None:
-    assert got.keys() == wanted.keys()
-    for key, true in wanted.items():
-        torch.testing.assert_close(got[key], true, rtol=within, atol=within, msg=lambda m, key=key: f"{key}: {m}")
+    return run_ranks(__file__, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.slow
@@ -316,19 +233,19 @@ def test_fsdp_has_the_logits_gradients_and_step_of_one_process(found: Any, which
         (mine, *results), local = one[f"fsdp {which} {how}"]
         torch.testing.assert_close(mine, logits[2 * number : 2 * number + 2], rtol=1e-9, atol=1e-9)
         for got, true in zip(results, wanted, strict=True):
-            same(got, true, 1e-6 if LEARNED[which] else 1e-9)  # gradients of frequencies come through float32 tables
+            assert_same(got, true, 1e-6 if LEARNED[which] else 1e-9)  # learned frequencies have float32 tables
         rows = {n: [each[f"fsdp {which} {how}"][1][n][0] for each in found] for n in local}
         assert {n: sum(r) for n, r in rows.items()} == {n: p.shape[0] for n, p in start.items()}
         assert max(r[0] for r in rows.values()) < max(p.shape[0] for p in start.values())
 
 
 @pytest.mark.slow
-def test_learned_frequencies_of_their_own_group_stay_in_float32_beside_bfloat16(found: Any) -> None:
+def test_learned_frequencies_in_their_own_group_stay_in_float32(found: Any) -> None:
     rope = language_model(True).float().encoding
     wanted = rope.place(positions.arange(9, start=1000)).parts[0].detach()
     for one in found:
         torch.testing.assert_close(one["bfloat16 on its own"], wanted, rtol=0, atol=1e-6)
-        # in the root's group they are cast with all others: that is why docs/export.md says what it says
+        # in the root's group they are cast with all others, as docs/export.md explains
         assert float((one["bfloat16 at the root"] - wanted).abs().max()) > 0.02
 
 
@@ -338,26 +255,26 @@ def test_learned_frequencies_of_their_own_group_stay_in_float32_beside_bfloat16(
 def test_half_of_the_heads_on_each_rank_is_the_whole_model(found: Any, which: str, local: bool) -> None:
     wanted = run(Model(LEARNED[which]))
     for one in found:
-        same(one[f"heads {which} {local}"], wanted)
+        assert_same(one[f"heads {which} {local}"], wanted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("which", LEARNED)
-def test_dtensors_turn_as_the_tensors_that_they_are_parts_of(found: Any, which: str, placement: str) -> None:
-    for what, options in TURNS.items():
-        wanted = turned(None, LEARNED[which], options, None)
+def test_dtensors_rotate_as_whole_tensors(found: Any, which: str, placement: str) -> None:
+    for what, options in ROTATIONS.items():
+        wanted = rotated(None, LEARNED[which], options, None)
         for one in found:
-            same(one[f"turned {which} {placement} {what}"], wanted)
+            assert_same(one[f"rotated {which} {placement} {what}"], wanted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_on_two_ranks_is_read_as_a_whole(found: Any, text: str, order: str) -> None:
+def test_a_text_on_two_ranks_equals_one_process(found: Any, text: str, order: str) -> None:
     for one in found:
-        same(one[f"text {text} {order}"], read(text, None, None))
+        assert_same(one[f"text {text} {order}"], read(text, None, None))
 
 
 if __name__ == "__main__":
-    rank(int(sys.argv[1]), Path(sys.argv[2]))
+    rank(compute)
