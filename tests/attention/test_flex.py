@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,19 +25,16 @@ ON_CPU = pytest.mark.skipif(flex._compiler() is None, reason="compiling FlexAtte
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The same operator in plain steps, which is quick; what a kernel makes of it is another test's."""
-
-    def of(kind: str, on_cpu: bool) -> Callable[..., Tensor]:
-        return torch.compile(flex_attention, backend="eager", fullgraph=True, dynamic=False)
-
+    """Run FlexAttention's operators eagerly, which is fast; `test_compiled_for_a_cpu` tests its kernel."""
+    eager = torch.compile(flex_attention, backend="eager", fullgraph=True, dynamic=False)
     torch.compiler.reset()
-    monkeypatch.setattr(flex, "_compiled", of)
+    monkeypatch.setattr(flex, "_compiled", lambda kind, on_cpu: eager)
     yield
     torch.compiler.reset()
 
 
 def drawn(encoding: Any) -> Any:
-    """Parameters from N(0, 1), in float32."""
+    """Draw the parameters from N(0, 1), in float32."""
     for seed, parameter in enumerate(encoding.parameters()):
         parameter.data = normal(*parameter.shape, 1, seed=seed, dtype=torch.float32)[..., 0]
     return encoding
@@ -51,7 +48,7 @@ BIASES = {
     "fire": drawn(posenc.FIRE(n_heads=4, width=3, init_threshold=9.0)),
     "fox": drawn(posenc.FoX(d_model=6, n_heads=4)),
     "dynamic": drawn(posenc.DynamicPositionBias(n_heads=4)),
-    "two and a turn": posenc.Compose(posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4), drawn(posenc.T5(n_heads=4))),
+    "three": posenc.Compose(posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4), drawn(posenc.T5(n_heads=4))),
 }
 IDS = torch.tensor([[0] * 9 + [1] * 11, [2] * 3 + [5] * 17])
 PADDING = torch.arange(20) >= torch.tensor([[4], [0]])
@@ -90,7 +87,7 @@ def placed_for(encoding: posenc.Encoding, q_len: int, k_len: int) -> tuple[Any, 
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", BIASES)
 @torch.no_grad()
-def test_it_is_the_reference(name: str, uncompiled: None) -> None:
+def test_it_equals_the_reference(name: str, uncompiled: None) -> None:
     encoding = BIASES[name]
     wanted = list(OPTIONS) if name == "none" else ["causal", "cache", "all at once", "floating"]
     for what in wanted:
@@ -107,7 +104,7 @@ def test_it_is_the_reference(name: str, uncompiled: None) -> None:
 @pytest.mark.slow
 @pytest.mark.compiles
 @torch.no_grad()
-def test_positions_of_a_batch_and_real_ones(uncompiled: None) -> None:
+def test_batched_and_real_positions(uncompiled: None) -> None:
     q, k, v = tensors(20, 20)
     for pos in (torch.stack((torch.arange(20), torch.arange(20) * 3)), normal(2, 20).cumsum(-1), torch.arange(20) / 2):
         torch.compiler.reset()
@@ -120,7 +117,7 @@ def test_positions_of_a_batch_and_real_ones(uncompiled: None) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
 def test_half_precision_does_not_round_the_bias(dtype: torch.dtype, uncompiled: None) -> None:
-    """Far distances, where slopes times distance need more bits than half precision has."""
+    """At far distances slope times distance needs more bits than half precision has."""
     q, k, v = (t.to(dtype) for t in tensors(20, 20))
     pos = positions.arange(20) * 37
     for mask in (None, FLOAT.to(dtype)):
@@ -131,7 +128,7 @@ def test_half_precision_does_not_round_the_bias(dtype: torch.dtype, uncompiled: 
         torch.testing.assert_close(got, true, rtol=0, atol=2e-2 if dtype == torch.bfloat16 else 3e-3)
 
 
-def test_scores_are_added_to_in_float32() -> None:
+def test_masks_are_added_to_scores_in_float32() -> None:
     assert flex.score_mod(called(5, 7)) is None
     mod = flex.score_mod(called(2, 2, mask=torch.ones(2, 2, dtype=torch.bfloat16)))
     assert mod is not None
@@ -139,7 +136,7 @@ def test_scores_are_added_to_in_float32() -> None:
     assert float(mod(torch.tensor(300.0, dtype=torch.bfloat16), one, one, one, one)) == 301.0  # bfloat16 has 300 or 302
 
 
-SPOILED: dict[str, tuple[slice, int, dict[str, Any]]] = {
+HIDDEN: dict[str, tuple[slice, int, dict[str, Any]]] = {
     "padding": (slice(0, 4), 20, {"mask": (torch.arange(20) >= 4).view(1, 1, 1, 20)}),
     "floating": (slice(0, 4), 20, {"mask": torch.zeros(20).masked_fill(torch.arange(20) < 4, -torch.inf)}),
     "window": (slice(0, 10), 6, {"window": 5}),
@@ -149,10 +146,10 @@ SPOILED: dict[str, tuple[slice, int, dict[str, Any]]] = {
 
 @pytest.mark.sample(1)
 @pytest.mark.compiles
-@pytest.mark.parametrize("what", SPOILED)
+@pytest.mark.parametrize("what", HIDDEN)
 @torch.no_grad()
-def test_what_nobody_sees_may_hold_nan(what: str, uncompiled: None) -> None:
-    where, q_len, options = SPOILED[what]
+def test_hidden_keys_may_be_nan(what: str, uncompiled: None) -> None:
+    where, q_len, options = HIDDEN[what]
     q, k, v = tensors(q_len, 20)
     spoiled = k.clone(), v.clone()
     for t in spoiled:
@@ -184,7 +181,7 @@ def test_a_key_of_nan_does_not_reach_rows_that_do_not_see_it(uncompiled: None) -
 @pytest.mark.parametrize("name", ["t5", "alibi"])
 @torch.no_grad()
 def test_compiled_for_a_cpu(name: str) -> None:
-    """Blocks that are left out, seen in part and in whole; slots of NaN, rows that see nothing, grouped heads."""
+    """Empty, partial and full blocks; NaN in hidden slots, rows that see nothing, grouped heads."""
     encoding, n = BIASES[name], 300
     dtype = torch.float32 if name == "t5" else torch.bfloat16
     q, k, v = tensors(n, n, dtype)
@@ -203,67 +200,59 @@ def test_compiled_for_a_cpu(name: str) -> None:
 
 
 class Anew(posenc.ALiBi):
-    """Another bias, of which the score_mod knows nothing."""
+    """Another bias than that of the score_mod."""
 
     def bias(self, q: Tensor, k: Tensor, placed: posenc.Placed, k_placed: posenc.Placed) -> Tensor:
         return super().bias(q, k, placed, k_placed) * 2
 
 
-class Looks(posenc.ALiBi):
-    """Reads a number off a tensor."""
+class Branches(posenc.ALiBi):
+    """A score_mod that branches on a value."""
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         return super().at(h, q, k) * (2.0 if bool((q == 3).all()) else 1.0)
 
 
-def test_what_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = tensors(4, 4)
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    qkv = q, k, v = tensors(4, 4)
     pos, grid = positions.arange(4), torch.stack((torch.arange(4) // 2, torch.arange(4) % 2), -1)
-    cases: list[tuple[Any, Any, dict[str, Any], str]] = [
-        (NOPE, pos, {"dropout_p": 0.1}, "FlexAttention has no dropout"),
-        (posenc.Shaw(head_dim=8), pos, {}, "Shaw reads whole queries and keys, but a score_mod sees one score"),
-        (posenc.SwinV2(n_heads=4), grid, {}, "SwinV2 forms vectors for each score (stack), but compiled"),
-        (posenc.CoPE(head_dim=8), pos, {}, "CoPE maps whole rows of scores to new ones"),
-        (Anew(n_heads=4), pos, {}, "Anew overrides its bias but not its score_mod"),
-        (Looks(n_heads=4), pos, {}, "Looks has a score_mod that cannot be traced"),
+    with_grad = "has no backward pass on a CPU. Call it under torch.no_grad()"
+    cases: list[tuple[Any, Any, Any, str]] = [
+        (qkv, posenc.Shaw(head_dim=8), pos, "Shaw reads whole queries and keys, but a score_mod sees one score"),
+        (qkv, posenc.SwinV2(n_heads=4), grid, "SwinV2 forms vectors for each score (stack), but compiled"),
+        (qkv, posenc.CoPE(head_dim=8), pos, "CoPE maps whole rows of scores to new ones"),
+        (qkv, Anew(n_heads=4), pos, "Anew overrides its bias but not its score_mod"),
+        (qkv, Branches(n_heads=4), pos, "Branches has a score_mod that cannot be traced"),
+        ([t.double() for t in qkv], NOPE, pos, "computes scores in float32, which is less precise than torch.float64"),
+        ([t[:0] for t in qkv], NOPE, pos, "nothing to compile for tensors without elements"),
+        (qkv, BIASES["t5"], pos, with_grad),
+        ((q.clone().requires_grad_(), k, v), NOPE, pos, with_grad),
+        (qkv, posenc.RoPE(head_dim=8, trainable=True), pos, with_grad),
     ]
-    for encoding, where, options, reason in cases:
-        with refuses(ValueError, "the backend 'flex' cannot run this call:", reason), torch.no_grad():
-            attend(q, k, v, encoding, where, backend="flex", **options)
-    others: list[tuple[tuple[Tensor, Tensor, Tensor], posenc.Encoding, str]] = [
-        (
-            (q.double(), k.double(), v.double()),
-            NOPE,
-            "computes scores in float32, which is less precise than torch.float64",
-        ),
-        ((q[:0], k[:0], v[:0]), NOPE, "nothing to compile for tensors without elements"),
-        ((q, k, v), BIASES["t5"], "has no backward pass on a CPU. Call it under torch.no_grad()"),
-        ((q.clone().requires_grad_(), k, v), NOPE, "has no backward pass on a CPU"),
-        ((q, k, v), posenc.RoPE(head_dim=8, trainable=True), "has no backward pass on a CPU"),
-    ]
-    for given, encoding, reason in others:
-        with refuses(ValueError, reason):
-            attend(*given, encoding, pos, backend="flex")
+    for given, encoding, where, reason in cases:
+        refused = refuses(ValueError, "the backend 'flex' cannot run this call:", reason)
+        with refused, torch.set_grad_enabled(reason == with_grad):
+            attend(*given, encoding, where, backend="flex")
+    with refuses(ValueError, "FlexAttention has no dropout"):
+        attend(q, k, v, NOPE, pos, backend="flex", dropout_p=0.1)
+    with refuses(ValueError, "cannot run within a compiler or a transform"):
+        torch.func.grad(lambda q: attend(q, k, v, NOPE, pos, backend="flex").sum())(q)
     monkeypatch.setattr(flex, "_compiler", lambda: None)
     with refuses(ValueError, "without a C++ compiler FlexAttention forms all scores on a CPU"):
         attend(q, k, v, NOPE, pos, backend="flex")
 
 
-def test_a_cpu_must_ask_for_it_by_name() -> None:
+def test_it_runs_on_a_cpu_only_by_name_and_not_on_other_devices() -> None:
     q, k, v = tensors(4, 4)
     verdicts = {v.backend: v.verdict for v in explain(q, k, v, NOPE, positions.arange(4))}
     assert verdicts["flex"].startswith("on a CPU FlexAttention has no backward pass and takes seconds to compile")
     named = {v.backend: v.verdict for v in explain(q, k, v, NOPE, positions.arange(4), backend="flex")}
     assert named["flex"] == "taken"
+    assert flex.Flex().rejects(called(4, 4, device="meta")) == "FlexAttention is not tested on meta."
 
 
-def test_other_devices_are_refused() -> None:
-    call = called(4, 4, device="meta")
-    assert flex.Flex().rejects(call) == "FlexAttention is not tested on meta."
-
-
-def test_gradients_that_nobody_has_proved_are_for_those_who_ask() -> None:
-    """Of any device but a CPU: tensors that are nowhere stand for a GPU's."""
+def test_untested_gradients_are_computed_only_by_name() -> None:
+    """On a GPU, for which tensors on the meta device stand here."""
 
     def reason(encoding: posenc.Encoding, n: int, named: bool = False, **options: Any) -> str | None:
         call = called(n, n, encoding, device="meta", **options)
@@ -271,32 +260,19 @@ def test_gradients_that_nobody_has_proved_are_for_those_who_ask() -> None:
         return flex._refuses_gradients(call, call.leaves, named)
 
     assert reason(BIASES["alibi"], 256) is None
-    assert "NaN in FlexAttention's backward pass where lengths are not multiples of 128; got 200 and 200" in str(
-        reason(BIASES["alibi"], 200)
-    )
+    lengths = "NaN in FlexAttention's backward pass where lengths are not multiples of 128; got 200 and 200"
+    assert lengths in str(reason(BIASES["alibi"], 200))
+    bias = "gradients of a learned bias or mask through FlexAttention are not tested, here with "
     learned = posenc.KERPLE(n_heads=4).to("meta")
-    assert "gradients of a learned bias or mask through FlexAttention are not tested, here with KERPLE" in str(
-        reason(learned, 256)
-    )
+    assert f"{bias}KERPLE" in str(reason(learned, 256))
+    assert bias in str(reason(NOPE, 256, mask=torch.zeros(256, 256, device="meta", requires_grad=True)))
     assert reason(learned, 200, named=True) is None
-    assert reason(learned.requires_grad_(False), 256) is None
-    mask = torch.zeros(256, 256, device="meta", requires_grad=True)
-    assert "gradients of a learned bias or mask" in str(reason(NOPE, 256, mask=mask))
     with torch.no_grad():
-        assert reason(posenc.KERPLE(n_heads=4).to("meta"), 200) is None
+        assert reason(learned, 200) is None
+    assert reason(learned.requires_grad_(False), 256) is None
 
 
-def test_within_a_compiler_others_run() -> None:
-    q, k, v = tensors(4, 4)
-
-    def score(q: Tensor) -> Tensor:
-        return attend(q, k, v, NOPE, positions.arange(4), backend="flex").sum()
-
-    with refuses(ValueError, "cannot run within a compiler or a transform"):
-        torch.func.grad(score)(q)
-
-
-def test_memory_is_a_number_for_each_pair_of_blocks() -> None:
+def test_memory_holds_a_number_for_each_pair_of_blocks() -> None:
     assert flex.Flex().memory(called(256, 384)) == 16 * 2 * 3
     assert flex.Flex().memory(called(256, 384, causal=False)) == 0
     copies = 2 * (4 * 256 * 8 + 2 * 384 * (8 + 6)) * 4
@@ -321,7 +297,7 @@ LEARNED = {
 @pytest.mark.parametrize("n", [256, 200])
 @pytest.mark.parametrize("options", [{}, {"window": 70}, {"document_ids": True}, {"mask": True}], ids=str)
 def test_gradients_on_a_gpu_are_those_of_float64(name: str, n: int, options: dict[str, Any]) -> None:
-    """What `auto` waits for: output, and gradients of q, k, v and of all that is learned."""
+    """The output, and the gradients of q, k, v and learned parameters."""
     encoding = drawn(LEARNED[name]).cuda()
     given_options: dict[str, Any] = dict(options)
     if "document_ids" in options:
