@@ -13,15 +13,14 @@ from posenc import frequencies, positions
 
 
 def test_mistral_large_4() -> None:
-    """Their rotation leaves lanes in halves what comes in pairs, which scores do not see."""
+    """Their rotation sorts pairs of dimensions into halves, which does not change scores."""
     torch.manual_seed(0)
     config = MistralLarge4TextConfig()
     peer = theirs.MistralLarge4TextRotaryEmbedding(config)
-    peer.alpha = torch.randn(32) * 0.3
     start = frequencies.yarn(width=64, base=10000.0, factor=2048.0, original_max_len=512)
     ours = posenc.create("lerope", head_dim=64, pairing="interleaved", inv_freq=start)
     with torch.no_grad():
-        ours.stretch.copy_(peer.alpha)
+        ours.stretch.copy_(peer.alpha.copy_(torch.randn(32) * 0.3))
     q, k, pos = torch.randn(2, 3, 40, 64), torch.randn(2, 1, 40, 64), positions.arange(40, start=7)
     cos, sin = peer(q, pos.expand(2, -1))
     wanted = theirs.apply_rotary_pos_emb_interleave(q, k, cos, sin)
@@ -29,4 +28,4 @@ def test_mistral_large_4() -> None:
     for mine, peers in zip(got, wanted, strict=True):
         torch.testing.assert_close(torch.cat((mine[..., ::2], mine[..., 1::2]), -1), peers, atol=2e-5, rtol=0)
     plain = posenc.RoPE(head_dim=64, pairing="interleaved", inv_freq=start)
-    assert (plain.rotate(q, k, plain.place(pos))[0] - got[0]).abs().max() > 0.1  # alpha does something
+    assert (plain.rotate(q, k, plain.place(pos))[0] - got[0]).abs().max() > 0.1  # alpha has an effect

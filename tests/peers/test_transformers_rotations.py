@@ -20,6 +20,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 from transformers.models.phimoe.modeling_phimoe import PhimoeRotaryEmbedding
 
+from interop.hf_models import cached
+
 
 @pytest.fixture(autouse=True)
 def _quiet():
@@ -121,17 +123,16 @@ def test_queries_and_the_shared_slice_are_turned_as_in_deepseek(model, scaling, 
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_latent_cache_holds_the_turned_slice_once(model, monkeypatch):
-    """Each token's slice is turned when it comes and never again; what attention gives is theirs, with their cache."""
+def test_a_latent_cache_holds_the_rotated_slice_once(model, monkeypatch):
+    """Each token's slice is rotated once; the outputs equal theirs with their cache."""
     attention, angles, rope, seen = latent(model, "yarn", monkeypatch)
     shared_rope, cache, mine = rope.of_slice(), DynamicCache(), []
     x, begin = torch.randn(2, 10, 32), 0
     for n in (5, 1, 4):
         part, pos, begin = x[:, begin : begin + n], positions.arange(n, start=begin), begin + n
         mask = torch.zeros(n, begin).masked_fill(torch.ones(n, begin).triu(begin - n + 1).bool(), -torch.inf)
-        attention(
-            part, position_embeddings=angles(part, pos[None]), attention_mask=mask[None, None], past_key_values=cache
-        )
+        given = {"position_embeddings": angles(part, pos[None]), "attention_mask": mask[None, None]}
+        attention(part, **given, **cached(attention, cache))
         q, compressed, shared = unturned(attention, part)
         mine.append((compressed, shared_rope.rotate_k(shared, shared_rope.place(pos))))
         latents, slices = (torch.cat(parts, 2) for parts in zip(*mine, strict=True))
@@ -140,8 +141,7 @@ def test_a_latent_cache_holds_the_turned_slice_once(model, monkeypatch):
         torch.testing.assert_close(as_theirs(model, slices), cache.layers[0].values, atol=2e-5, rtol=0)
         still, v = attention.kv_b_proj(latents[:, 0]).unflatten(-1, (4, -1)).transpose(1, 2).split([STILL, 5], -1)
         k = torch.cat((still, slices.expand(-1, 4, -1, -1)), -1)
-        turned = rope.rotate_q(q, rope.place(pos))
-        got = posenc.attend(turned, k, v, rope, pos, positions.arange(begin), rotated=True)
+        got = posenc.attend(rope.rotate_q(q, rope.place(pos)), k, v, rope, pos, positions.arange(begin), rotated=True)
         torch.testing.assert_close(got.transpose(1, 2), seen[-1][3], atol=2e-5, rtol=0)
 
 

@@ -45,7 +45,7 @@ def test_learned_is_bert():
     x, kind = leaf(2, 11, 16), peer.token_type_embeddings.weight[0]
     theirs = peer(inputs_embeds=x)
     assert_same(peer.LayerNorm(ours(x + kind, positions.arange(11))), theirs, [x, ours.weight])
-    later = peer(inputs_embeds=x, past_key_values_length=5)
+    later = peer(None, None, None, x, 5)  # the length of the cache has another name since transformers 5.24
     assert_same(peer.LayerNorm(ours(x + kind, positions.continued(5, 11))), later, [x, ours.weight])
 
 
@@ -68,7 +68,7 @@ def test_learned_with_an_offset_is_opt_padded_on_any_side():
     x = leaf(4, 6, 8)
     assert_same(ours(x, positions.padded(PADDED)), x + peer(PADDED), [x, ours.weight])
     # two tokens after a cache of four
-    theirs = x[:, 4:] + peer(PADDED, past_key_values_length=4)
+    theirs = x[:, 4:] + peer(PADDED, 4)
     assert_same(ours(x[:, 4:], positions.padded(PADDED)[:, 4:]), theirs, [x, ours.weight])
 
 
@@ -128,7 +128,7 @@ def test_sinusoidal_concatenated_is_marian(d_model):
     peer.weight = nn.Parameter(peer.create_weight(), requires_grad=False)
     ours = posenc.Sinusoidal(d_model=d_model, order="concatenated")
     x = leaf(2, 500, d_model)
-    theirs = x + peer(x.shape, past_key_values_length=12)
+    theirs = x + peer(x.shape, 12)
     assert_same(ours(x, positions.continued(12, 500)), theirs, [x], atol=2e-7)
 
 

@@ -257,8 +257,9 @@ def scaled(layer, by):
     return spoil
 
 
-def divided_by_1(model):
-    model.h[3].attn.scale_attn = 1.0
+def without_scale(model):
+    attention = model.h[3].attn
+    attention.scaling = attention.scale_attn = 1.0  # the second is the divisor in transformers before 5.24
 
 
 @pytest.mark.sample(5)
@@ -271,7 +272,7 @@ def divided_by_1(model):
             scaled(2, lambda s: 1.0),
             "by 1, 4 times as much as it should: the scale is 0.25, from the root of head_dim 16",
         ),
-        ("gptj", {"rotary_dim": 8}, divided_by_1, "the scale is 0.25, from the root of head_dim 16"),
+        ("gptj", {"rotary_dim": 8}, without_scale, "the scale is 0.25, from the root of head_dim 16"),
         ("gemma2", {}, scaled(1, lambda s: 16**-0.5), "from query_pre_attn_scalar 256"),
         ("granite", {"attention_multiplier": 0.015625}, scaled(4, lambda s: 0.25), "attention_multiplier 0.0156"),
         ("deepseek_v3", TWO, scaled(3, lambda s: 0.25), "head_dim 16 and mscale_all_dim"),
