@@ -98,8 +98,8 @@ class Rows(posenc.Additive):
         return torch.stack((pos[..., 0] % 7, pos[..., 1]), -1).double()
 
 
-class SeesColumns(posenc.Bias):
-    """A bias that is absolute on axis 1 and does not see axis 0."""
+class ByColumn(posenc.Bias):
+    """A bias that depends on axis 1 itself, not on a distance, and not on axis 0."""
 
     n_axes = 2
 
@@ -169,7 +169,7 @@ def near(value: float, rel: float = 1e-4) -> Any:
     return pytest.approx(value, rel=rel)
 
 
-# name: an encoding, and what mathematics says of it
+# name: an encoding and its known properties
 KNOWN: dict[str, tuple[posenc.Encoding, dict[str, Any]]] = {
     "position": (
         Vectors(lambda p: p),
@@ -239,7 +239,7 @@ KNOWN: dict[str, tuple[posenc.Encoding, dict[str, Any]]] = {
         {"bounded": False, "shift_invariant": True, "symmetric": False, "linear_shift": True},
     ),
     "axis 0": (Rows(), {"distinct": counts(7)}),
-    "axis 1": (SeesColumns(n_heads=2), {"shift_invariant": False, "symmetric": True}),
+    "axis 1": (ByColumn(n_heads=2), {"shift_invariant": False, "symmetric": True}),
     "product": (Multiplies(), {"distinct": counts(11)}),
     "random in training": (Jitters(lambda p: p % 7).train(), {"distinct": counts(7), "length_dependent": False}),
     "length unknown": (Divides(None), {"length_dependent": True}),
