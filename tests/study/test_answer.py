@@ -30,10 +30,11 @@ def test_an_upside_down_world_gives_the_opposite_answer():
 
 def test_tasks_alone_are_answered_by_the_seeds_that_solve_them():
     keeps, breaks, rest = answered(make_task_study())
-    lines = "The longest lines (4× the longest trained) are solved in"
-    assert keeps == f"{lines} every seed by nope and t5 on copy."
+    lines = "The longest lines (4× the longest trained) are"
+    assert keeps == f"{lines} solved in every seed by nope and t5 on copy."
     assert breaks == (
-        f"{lines} no seed by sinusoidal on copy and copy@randomised, rope on all 4 tasks, nope on parity and flip_flop."
+        f"{lines} not solved in any seed by sinusoidal on copy and copy@randomised, rope on all 4 tasks, "
+        "nope on parity and flip_flop."
     )
     assert rest.endswith(
         "some of this is open: seeds disagree about alibi on copy, too little training for alibi on parity."
@@ -44,7 +45,7 @@ def test_text_and_tasks_stand_in_the_same_sentences():
     keeps, breaks, _ = answered(make_task_study({"copy": EXACT["copy"]}, FEW))
     assert keeps.index("keeps the loss on text") < keeps.index("; the longest lines")
     assert breaks.startswith("rope (+3.29 ± 0.0")
-    assert breaks.endswith("solved in no seed by rope and sinusoidal on copy.")
+    assert breaks.endswith("not solved in any seed by rope and sinusoidal on copy.")
 
 
 @pytest.mark.parametrize(("change", "keeps"), [(0.04, True), (-0.2, True), (0.06, False)])

@@ -7,6 +7,7 @@ import pytest
 
 from posenc import languages
 from posenc.study.report import render
+from posenc.study.sentences import listed
 from study.page import Page
 from study.samples import EXACT, REAL, make_run, make_study, make_task_study
 
@@ -89,3 +90,8 @@ def test_the_page_names_its_language_and_has_a_font_for_it():
             page = render(*STUDIES["text"])
         assert Page(page).all("html") == [{"lang": code}]
     assert "Noto Sans CJK SC" in page
+
+
+def test_a_list_of_three_has_no_comma_of_english():
+    with languages.use("zh"):
+        assert "".join(listed([("nope",), ("rope",), ("alibi",)])) == "nope、rope、alibi"

@@ -100,7 +100,9 @@ def _of_tasks(studies: Sequence[Measures], unsure: Groups) -> tuple[Parts, Parts
         keeps = said("{lines} are solved in every seed by {names}", lines=lines, names=_grouped(solved, len(studies)))
     breaks = said("no sufficiently trained encoding fails on {lines} in every seed", lines=lines)
     if failed:
-        breaks = said("{lines} are solved in no seed by {names}", lines=lines, names=_grouped(failed, len(studies)))
+        breaks = said(
+            "{lines} are not solved in any seed by {names}", lines=lines, names=_grouped(failed, len(studies))
+        )
     return keeps, breaks
 
 
