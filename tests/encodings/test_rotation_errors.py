@@ -102,7 +102,7 @@ def test_values_that_an_option_refuses(name: str, option: str) -> None:
         for value in values if option in options else ():
             shown = repr(value) if isinstance(value, int | float | str) else ""
             shown = "an integer of 1329 bits" if value is HUGE else shown
-            with refuses(kind, f"{who}: {option} {words}", "; got ", shown):
+            with refuses(kind, f"{who}: {option} {words}", f"; got {'' if values is WORDS else option + '='}{shown}"):
                 build(name, **{option: value})
 
 

@@ -1,4 +1,4 @@
-"""Frequencies from configurations as transformers' own functions and modules compute them."""
+"""The frequencies of a configuration, by transformers' own modules and by the library."""
 
 import importlib
 import inspect
