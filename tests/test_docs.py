@@ -76,3 +76,17 @@ def test_a_peer_of_the_table_is_one_that_a_test_compares_with(name):
 def test_an_encoding_that_no_library_has_is_compared_with_formulas_or_code_of_its_paper():
     without = {name for name in posenc.names() if name not in PEERS and named_by(name)}
     assert without == {"grape_m", "liere", "mhrope", "nope", "retnet", "rope_pp"}
+
+
+def test_the_numbers_that_choosing_cites_are_those_measured():
+    rows = {
+        path: re.findall(r"^\| `?(\w+)`? \| (\d.*)", (DOCS / path).read_text(encoding="utf-8"), re.MULTILINE)
+        for path in ("guide/choosing.md", "../benchmarks/EVIDENCE.md")
+    }
+    cited, measured = (
+        {name: [cell.partition(" ±")[0] for cell in row.split(" | ")] for name, row in found} for found in rows.values()
+    )
+    assert len(cited) == 8
+    for name, numbers in cited.items():
+        at_64, at_128, *_, at_1024 = measured[name][:5]
+        assert numbers[:3] == [at_64, at_128, at_1024]
