@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -47,18 +48,20 @@ def test_the_page_of_encodings_is_up_to_date() -> None:
     assert pages.differences((pages.DOCS / "encodings.md").read_text(), fresh) == [], "run: python docs/generate.py"
 
 
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[^\s(),]+", text))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_measured_once")
 @pytest.mark.parametrize("columns", ["80", "120", "200"])
 def test_the_table_cuts_no_word(columns: str) -> None:
     printed = command_line.posenc("list", "--table", COLUMNS=columns).stdout
     assert max(map(len, printed.splitlines())) <= int(columns)
-    words = printed.replace("(", " ").replace(")", " ").replace(",", " ").split()
     for name in registry.names():
         card = registry.card(name)
         shown = " ".join((card.name, card.family.replace("_", " "), str(card.year), *card.used_by))
-        for word in shown.replace("(", " ").replace(")", " ").split():
-            assert word in words
+        assert words(shown) <= words(printed)
 
 
 WRONG = {
