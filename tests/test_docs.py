@@ -1,4 +1,4 @@
-"""The generated pages are what the generator writes today; test_character.py has what is measured in them.
+"""The generated pages are what the generator writes today; test_character_declared.py tests what is measured in them.
 
 The Python of hand-written pages is executed: it asserts what the page says.
 """

@@ -4,7 +4,6 @@ LLAMA = {"model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "h
 LLAMA |= {"max_position_embeddings": 4096}
 TRAINED = {"original_max_position_embeddings": 256}
 YARN = {"rope_type": "yarn", "factor": 8.0, **TRAINED}
-LONGER = {"original_max_position_embeddings": 4096}
 LONGROPE = {
     "type": "longrope",
     "short_factor": [1 + i / 50 for i in range(16)],

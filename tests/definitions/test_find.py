@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from posenc import definitions
-from posenc.definitions import additive, bias, embedded, features, rotary, versions
+from posenc.definitions import additive, bias, embedded, features, rotary, rotations, versions
 
 ADDITIVE = """integer normalised sine sinusoidal learned binary time2vec tape cape
 sinusoidal_nd learned_2d hierarchical"""
+ROTATIONS = "stretched_rope mixed_rope retnet fope pope grape_m liere dynamic_ntk longrope"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ sinusoidal_nd learned_2d hierarchical"""
         (features, ["learnable_fourier", "gaussian_fourier", "nerf_fourier"]),
         (embedded, ["complex_order", "cpvt"]),
         (rotary, ["rope", "xpos", "axial_rope"]),
+        (rotations, ROTATIONS.split()),
         (
             bias,
             ["nope", "alibi", "t5", "kerple", "kerple_power", "sandwich", "relative_bias", "shaw", "transformer_xl"],
@@ -32,7 +34,7 @@ sinusoidal_nd learned_2d hierarchical"""
 def test_find(module: ModuleType, names: list[str]) -> None:
     for name in names:
         assert definitions.find(name) is getattr(module, name)
-    for name in ("math", "np", "Array", "Fraction", "cache", "_t5_bucket", "no_such_encoding", ""):
+    for name in ("math", "np", "Array", "Fraction", "cache", "_t5_bucket", "dynamic_base", "no_such_encoding", ""):
         assert definitions.find(name) is None
 
 
@@ -46,7 +48,7 @@ def test_find_leaves_helpers_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert definitions.find("_helper") is None
 
 
-@pytest.mark.parametrize("module", [definitions, additive, features, embedded, rotary, bias])
+@pytest.mark.parametrize("module", [definitions, additive, features, embedded, rotary, rotations, bias])
 def test_no_torch(module: ModuleType) -> None:
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The scalings of rotary frequencies, against published numbers, typed ones and their limiting cases."""
+"""Scalings of rotary frequencies, against published numbers, typed ones and limiting cases."""
 
 from __future__ import annotations
 
@@ -72,48 +72,59 @@ def test_fastest_pair_stays_and_all_lie_between(name: str, factor: float) -> Non
     assert (np.diff(got) < 0).all()
 
 
-def test_linear() -> None:
-    close(f.linear(np.array([1.0, 0.01]), factor=4), [0.25, 0.0025])
+LLAMA_2 = {"width": WIDTH, "base": BASE, "original_max_len": LENGTH}
+P_ROPE = {"head_dim": 8, "base": 1e4}
+# a function, its arguments, what it returns, and the digits that are known
+NUMBERS: list[tuple[Callable[..., Any], list[Any], dict[str, Any], Any, float]] = [
+    (f.linear, [np.array([1.0, 0.01])], {"factor": 4}, [0.25, 0.0025], 1e-13),
+    (f.ntk_base, [1e4], {"width": 128, "factor": 8}, 82684.62, 0.005),
+    (f.ntk_base, [100], {"width": 4, "factor": 3}, 900, 1e-10),  # 3**(4/2)
+    *((f.dynamic_base, [], {**LLAMA_2, "factor": 8, "seq_len": n}, BASE, 0) for n in (1, 2047, 4096)),
+    # twice the length at factor 2: 2*2 - 1 = 3, and width 4 squares it; factor 1 is NTK at n / L
+    (f.dynamic_base, [100], {"width": 4, "factor": 2, "seq_len": 20, "original_max_len": 10}, 900, 1e-10),
+    (f.dynamic_base, [], {**LLAMA_2, "factor": 1, "seq_len": 8 * LENGTH}, 82684.62, 0.005),
+    (f.yarn_bounds, [], {**LLAMA_2, "truncate": False}, (20.944, 45.027), 5e-4),
+    (f.yarn_bounds, [], LLAMA_2, (20, 46), 0),
+    (f.mscale, [40, 1], {}, 1.368888, 5e-7),
+    (f.mscale, [40, 0.707], {}, 1.260804, 5e-7),
+    (f.mscale, [math.e], {}, 1.1, 1e-13),
+    (f.mscale, [1], {}, 1, 0),
+    (f.mscale, [0.5], {}, 1, 0),
+    (f.mscale, [40, 0], {}, 1, 0),
+    (f.longrope, [np.array([1.0, 0.1, 0.01]), np.array([1.0, 2.0, 40.0])], {}, [1, 0.05, 0.00025], 1e-13),
+    (f.longrope_gain, [32, 4096], {}, 1.190238, 5e-7),  # Phi-3-mini-128k: sqrt(1 + 5/12)
+    (f.longrope_gain, [8, 2], {}, 2, 1e-13),
+    (f.longrope_gain, [1, 4096], {}, 1, 0),
+    (f.longrope_gain, [0.5, 4096], {}, 1, 0),
+    (f.proportional, [], {**P_ROPE, "share": 1.0}, [1, 0.1, 0.01, 0.001], 1e-13),
+    (f.proportional, [], {**P_ROPE, "share": 0.5}, [1, 0.1, 0, 0], 1e-13),
+    (f.proportional, [], {**P_ROPE, "share": 0.7}, [1, 0.1, 0, 0], 1e-13),  # floor(2.8)
+    (f.proportional, [], {**P_ROPE, "share": 0.0}, [0, 0, 0, 0], 0),
+    (f.critical_dim, [], LLAMA_2, 92, 0),
+    (f.critical_dim, [], {"width": 128, "base": 5e5, "original_max_len": 8192}, 70, 0),
+    (f.first_negative, [plain(1e4)], {}, 1707, 0),
+    (f.first_negative, [plain(5e5)], {}, 18438, 0),
+    (f.first_negative, [plain(1e6)], {}, 27115, 0),
+]
 
 
-def test_ntk_base_of_8() -> None:
-    assert f.ntk_base(1e4, width=128, factor=8) == pytest.approx(82684.62, abs=0.005)
-    assert f.ntk_base(100, width=4, factor=3) == pytest.approx(900, rel=1e-14)  # 3**(4/2)
+@pytest.mark.parametrize(
+    ("function", "given", "options", "want", "atol"),
+    NUMBERS,
+    ids=[f"{function.__name__}-{i}" for i, (function, *_) in enumerate(NUMBERS)],
+)
+def test_numbers(
+    function: Callable[..., Any], given: list[Any], options: dict[str, Any], want: Any, atol: float
+) -> None:
+    np.testing.assert_allclose(function(*given, **options), want, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("seq_len", [1, 2047, 4096])
-def test_dynamic_base_within_the_trained_length(seq_len: int) -> None:
-    got = f.dynamic_base(BASE, width=WIDTH, factor=8, seq_len=seq_len, original_max_len=LENGTH)
-    assert got == BASE
-
-
-def test_dynamic_base_beyond_the_trained_length() -> None:
-    """Twice the length at factor 2: 2*2 - 1 = 3, and width 4 squares it; factor 1 is NTK at n / L."""
-    assert f.dynamic_base(100, width=4, factor=2, seq_len=20, original_max_len=10) == pytest.approx(900, rel=1e-14)
-    assert f.dynamic_base(BASE, width=WIDTH, factor=1, seq_len=8 * LENGTH, original_max_len=LENGTH) == pytest.approx(
-        82684.62, abs=0.005
-    )
-
-
-def test_by_parts_of_typed_turns() -> None:
-    turns = np.array([64, 32, 16.5, 1, 0.5, 0])
-    got = f.by_parts(2 * math.pi * turns / 1000, factor=4, original_max_len=1000)
+def test_by_parts_of_typed_numbers_of_rotations() -> None:
+    rotations = np.array([64, 32, 16.5, 1, 0.5, 0])
+    got = f.by_parts(2 * math.pi * rotations / 1000, factor=4, original_max_len=1000)
     close(got * 1000 / (2 * math.pi), [64, 32, 16.5 * 0.625, 0.25, 0.125, 0])
-    got = f.by_parts(2 * math.pi * turns / 1000, factor=4, original_max_len=1000, low_turns=16, high_turns=48)
+    got = f.by_parts(2 * math.pi * rotations / 1000, factor=4, original_max_len=1000, low_turns=16, high_turns=48)
     close(got * 1000 / (2 * math.pi), [64, 32 * 0.625, 16.5 * (1 + 3 / 64) / 4, 0.25, 0.125, 0])
-
-
-def test_yarn_bounds_of_llama_2() -> None:
-    low, high = f.yarn_bounds(width=128, base=1e4, original_max_len=4096, truncate=False)
-    assert low == pytest.approx(20.944, abs=5e-4)
-    assert high == pytest.approx(45.027, abs=5e-4)
-    assert f.yarn_bounds(width=128, base=1e4, original_max_len=4096) == (20, 46)
-
-
-@pytest.mark.parametrize(("beta", "which"), [(32.0, 0), (1.0, 1), (5.0, 1)])
-def test_yarn_bounds_turn_as_often_as_asked(beta: float, which: int) -> None:
-    k = f.yarn_bounds(width=64, base=5e5, original_max_len=8192, beta_slow=beta, truncate=False)[which]
-    assert 8192 * 5e5 ** (-2 * k / 64) == pytest.approx(2 * math.pi * beta, rel=1e-12)
 
 
 @pytest.mark.parametrize("truncate", [False, True])
@@ -142,57 +153,17 @@ def test_yarn_where_the_bounds_meet() -> None:
     close(got, [1, 0.025, 0.0025, 0.00025])
 
 
-def test_yarn_and_by_parts_agree_off_their_ramps() -> None:
-    parts = f.by_parts(plain(), factor=8, original_max_len=LENGTH)
-    whole = the_yarn(8.0, truncate=False)
-    close(parts[:21], whole[:21])
-    close(parts[46:], whole[46:])
-    assert (parts[21:45] < whole[21:45]).all()  # turns fall off faster than the index rises
-
-
-@pytest.mark.parametrize(
-    ("factor", "weight", "want"),
-    [(40, 1, 1.368888), (40, 0.707, 1.260804), (math.e, 1, 1.1), (1, 1, 1), (0.5, 1, 1), (40, 0, 1)],
-)
-def test_mscale(factor: float, weight: float, want: float) -> None:
-    assert f.mscale(factor, weight) == pytest.approx(want, abs=5e-7)
-    if weight == 1:
-        assert f.mscale(factor) == f.mscale(factor, 1)
-
-
 @pytest.mark.parametrize(("distance", "want"), [(1000, 0.963064), (8192, 0.768946)])
 def test_llama_3_1_run_unscaled(distance: int, want: float) -> None:
-    """The mean over the pairs of the cosine of what their angles are off by."""
+    """The mean over the pairs of the cosine of the error of their angles."""
     unscaled = plain(5e5)
     assert np.cos(distance * (unscaled - the_llama3(unscaled, 8))).mean() == pytest.approx(want, abs=5e-7)
 
 
-def test_llama3_of_typed_turns() -> None:
-    turns = np.array([5, 4, 2.5, 1, 0.9, 0])
-    got = the_llama3(2 * math.pi * turns / 8192, 8)
+def test_llama3_of_typed_numbers_of_rotations() -> None:
+    rotations = np.array([5, 4, 2.5, 1, 0.9, 0])
+    got = the_llama3(2 * math.pi * rotations / 8192, 8)
     close(got * 8192 / (2 * math.pi), [5, 4, 2.5 * 0.5625, 0.125, 0.1125, 0])
-
-
-def test_llama3_is_by_parts() -> None:
-    want = f.by_parts(plain(5e5), factor=8, original_max_len=8192, low_turns=1, high_turns=4)
-    close(the_llama3(plain(5e5), 8), want)
-
-
-def test_longrope() -> None:
-    close(f.longrope(np.array([1.0, 0.1, 0.01]), np.array([1.0, 2.0, 40.0])), [1, 0.05, 0.00025])
-
-
-@pytest.mark.parametrize(("factor", "length", "want"), [(32, 4096, 1.190238), (8, 2, 2), (1, 4096, 1), (0.5, 4096, 1)])
-def test_longrope_gain(factor: float, length: int, want: float) -> None:
-    """32 over 4096 is Phi-3-mini-128k: sqrt(1 + 5/12)."""
-    assert f.longrope_gain(factor, length) == pytest.approx(want, abs=5e-7)
-
-
-def test_proportional() -> None:
-    close(f.proportional(head_dim=128, base=BASE, share=1.0), plain())
-    close(f.proportional(head_dim=8, base=1e4, share=0.5), [1, 0.1, 0, 0])
-    close(f.proportional(head_dim=8, base=1e4, share=0.7), [1, 0.1, 0, 0])  # floor(2.8)
-    close(f.proportional(head_dim=8, base=1e4, share=0.0), [0, 0, 0, 0])
 
 
 def test_resonance_of_powers_of_10() -> None:
@@ -201,30 +172,11 @@ def test_resonance_of_powers_of_10() -> None:
     assert f.resonance(np.array([0.0])) == 0
 
 
-def test_resonance_is_periodic_in_whole_positions() -> None:
-    for theta in f.resonance(plain()):
-        period = round(2 * math.pi / theta)
-        assert period * theta == pytest.approx(2 * math.pi, rel=1e-15)
-        for p in (0, 1, 5, 17):
-            assert math.cos((p + period) * theta) == pytest.approx(math.cos(p * theta), abs=1e-13)
-            assert math.sin((p + period) * theta) == pytest.approx(math.sin(p * theta), abs=1e-13)
-
-
-@pytest.mark.parametrize(("base", "length", "want"), [(1e4, 4096, 92), (5e5, 8192, 70)])
-def test_critical_dim_of_llama(base: float, length: int, want: int) -> None:
-    assert f.critical_dim(width=128, base=base, original_max_len=length) == want
-
-
 @pytest.mark.parametrize("width", [8, 80, 128])
 @pytest.mark.parametrize("length", [7, 100, 4096, 60000])
-def test_critical_dim_counts_the_lanes(width: int, length: int) -> None:
-    turned = sum(2 for theta in plain(BASE, width) if 2 * math.pi / theta < length)
-    assert f.critical_dim(width=width, base=BASE, original_max_len=length) == turned
-
-
-@pytest.mark.parametrize(("base", "want"), [(1e4, 1707), (5e5, 18438), (1e6, 27115)])
-def test_first_negative_of_128(base: float, want: int) -> None:
-    assert f.first_negative(plain(base)) == want
+def test_critical_dim_counts_the_dimensions(width: int, length: int) -> None:
+    complete = sum(2 for theta in plain(BASE, width) if 2 * math.pi / theta < length)
+    assert f.critical_dim(width=width, base=BASE, original_max_len=length) == complete
 
 
 def test_first_negative_looks_below_end_only() -> None:
@@ -234,7 +186,6 @@ def test_first_negative_looks_below_end_only() -> None:
     assert f.first_negative(np.array([1.0, 0.0]), end=1000) is None
 
 
-LLAMA_2 = {"width": WIDTH, "base": BASE, "original_max_len": LENGTH}
 # m(1), m(0.707) and their quotient at DeepSeek-V2's factor 40: 0.1 * 3.688879 + 1, 0.0707 * 3.688879 + 1
 M_1, M_707, QUOTIENT = 1.3688879, 1.2608038, 1.0857264
 
@@ -258,7 +209,7 @@ def of_transformers(factor: float | None, **options: Any) -> tuple[Array, float]
 
 
 def the_score_factor(deepseek: str, factor: float, **options: Any) -> float:
-    """How much larger their attention makes all scores."""
+    """The factor of their attention on all scores."""
     modeling = pytest.importorskip(f"transformers.models.{deepseek}.modeling_{deepseek}")
     return float(modeling.yarn_apply_mscale({"rope_type": "yarn", "factor": factor, **options}, 1.0))
 
@@ -283,7 +234,7 @@ def yarns(draw: st.DrawFn) -> dict[str, Any]:
         "attention_factor": st.none() | st.floats(0.5, 4.0),
     }
     drawn = {key: draw(values) for key, values in keys.items() if draw(st.booleans())}
-    # what float32 loses near the end of a ramp without whole bounds, the factor enlarges
+    # the factor multiplies the rounding of float32 near the end of a ramp without whole bounds
     drawn["factor"] = draw(st.floats(0.5, 64.0 if drawn.get("truncate", True) else 16.0))
     drawn["width"], drawn["base"] = 2 * draw(st.integers(2, 128)), draw(st.floats(1e3, 1e7))
     drawn["original_max_len"] = draw(st.integers(64, 300_000))
@@ -292,7 +243,7 @@ def yarns(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(drawn=yarns())
 @check(200)
-def test_yarn_of_transformers_5_is_theirs(drawn: dict[str, Any]) -> None:
+def test_yarn_of_transformers_5(drawn: dict[str, Any]) -> None:
     inv_freq, gain, score_factor = version("yarn@transformers-5", **drawn)
     theirs, their_gain = of_transformers(**drawn)
     close(inv_freq, theirs, rtol=3e-6)
@@ -317,7 +268,7 @@ def test_yarn_of_transformers_5_is_theirs(drawn: dict[str, Any]) -> None:
 def test_versions_of_the_gain(
     weights: dict[str, float], gain_deepseek: float, gain_transformers: float, score: float
 ) -> None:
-    """They part where one weight is missing or 0; scores of turned lanes carry gain**2 * score_factor."""
+    """They differ where a weight is missing or 0; scores of rotated dimensions get gain**2 * score_factor."""
     theirs, their_gain = of_transformers(40.0, **weights)
     for name, gain in (("yarn@deepseek-v2", gain_deepseek), ("yarn@transformers-5", gain_transformers)):
         inv_freq, got, factor = version(name, 40.0, **weights)
@@ -331,21 +282,14 @@ def test_versions_of_the_gain(
 
 @pytest.mark.parametrize("name", ["yarn@deepseek-v2", "yarn@transformers-5"])
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_versions_of_programs_never_fade(name: str, factor: float) -> None:
+def test_versions_of_programs_never_reduce_scores(name: str, factor: float) -> None:
     """Not above 1, every m is 1: no gain and no score factor."""
     assert version(name, factor, mscale=0.3, mscale_all_dim=2.0)[1:] == (1.0, 1.0)
     assert version(name, factor)[1:] == (1.0, 1.0)
 
 
-def test_yarn_of_transformers_5_given_an_attention_factor() -> None:
-    """It is the gain, and the score factor stands beside it."""
-    got = version("yarn@transformers-5", 40.0, mscale=0.5, mscale_all_dim=0.707, attention_factor=1.25)
-    assert got[1] == of_transformers(40.0, mscale=0.5, mscale_all_dim=0.707, attention_factor=1.25)[1] == 1.25
-    assert got[2] == pytest.approx(M_707**2, abs=5e-7)
-
-
 def test_versions_of_the_ramp() -> None:
-    """Base 100, 4 lanes, L = 1000, factor 4: theta 1/10 makes 15.9155 turns, and stands at 1 of 0.697 to 2.202.
+    """Base 100, 4 dimensions, L = 1000, factor 4: theta 1/10 makes 15.9155 rotations and is at 1 of 0.697 to 2.202.
 
     The paper keeps (15.9155 - 1) / 31 of it. Programs keep (3 - 1) / 3 between whole bounds, 0 and 3, and
     (2.20182 - 1) / (2.20182 - 0.69667) untruncated; the rest of it is divided by 4.
@@ -356,14 +300,14 @@ def test_versions_of_the_ramp() -> None:
         close(version(name, 4.0, **shape)[0], [1.0, 0.1 * (share + (1 - share) / 4)], rtol=1e-6)
     loose = 1.20182 / 1.50515
     close(version("yarn@transformers-5", 4.0, truncate=False, **shape)[0][1], 0.1 * (loose + (1 - loose) / 4), 1e-5)
-    for name in kept:  # twice and 20 turns as bounds: (15.9155 - 2) / 18; pairs 0.901 and 1.901, so 0 and 2
+    for name in kept:  # 2 and 20 rotations as bounds: (15.9155 - 2) / 18; pairs 0.901 and 1.901, so 0 and 2
         share = 0.773082 if name == "yarn@paper" else 0.5
         got = version(name, 4.0, beta_slow=2.0, beta_fast=20.0, **shape)[0]
         close(got, [1.0, 0.1 * (share + (1 - share) / 4)], rtol=1e-6)
 
 
 def test_yarn_of_the_paper() -> None:
-    """Its ramp aside, the same frequencies as the programs' untruncated; 0.1 ln(factor) + 1, below 1 too."""
+    """Outside the ramp, frequencies as in programs without truncation; gain 0.1 ln(factor) + 1, below factor 1 too."""
     inv_freq, gain, score_factor = version("yarn@paper", 8.0)
     programs = version("yarn@transformers-5", 8.0, truncate=False)
     close(inv_freq[:21], programs[0][:21])

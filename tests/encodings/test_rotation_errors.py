@@ -1,7 +1,7 @@
-"""What rotations refuse, each in one sentence that names the encoding, what is wrong and what it got."""
+"""Errors of rotations: one sentence that names the encoding, what is wrong and what it got."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ NTK = {"head_dim": 8, "factor": 2.0, "original_max_len": 100}
 LONG = {"head_dim": 8, **LISTS, "original_max_len": 100}
 FOPE = HEADS | {"original_max_len": 100}
 EIGHT = {"head_dim": 8}
-# all arguments of each constructor, with values that fit
+# all arguments of each constructor, with valid values
 VALID: dict[str, dict[str, Any]] = {
     "rope": {**EIGHT, "base": 1e4, "rotary_dim": 4, "rotary_side": "first", "pairing": "half", "inv_freq": None},
     "axial_rope": {**AXIAL, "n_axes": 2, "base": 1e4, "pairing": "half", "spectrum": "shared", "inv_freq": None},
@@ -48,15 +48,16 @@ VALID["dynamic_ntk"] |= {"attention_factor": 1.0, "score_factor": 1.0}
 VALID["longrope"] |= {"attention_factor": 1.0, "long_attention_factor": 1.0, "score_factor": 1.0}
 COUNTS = {
     "n_heads",
+    "n_kv_heads",
     "head_dim",
     "rotary_dim",
     "n_axes",
-    "n_kv_heads",
     "n_planes",
     "block",
     "original_max_len",
     "length",
 }
+WORDS = ["Half", "", None, 0, ["half"], np.array(["half"])]  # unknown ones
 
 
 def with_option(option: str) -> list[str]:
@@ -67,79 +68,46 @@ def build(name: str, **changed: Any) -> Any:
     return posenc.create(name, **VALID[name] | changed)
 
 
-def test_the_valid_arguments_are_all_of_them() -> None:
+def test_the_table_has_all_arguments() -> None:
     for name, options in VALID.items():
         assert set(options) == set(build(name).options())
 
 
-@pytest.mark.parametrize("name", with_option("base"))
-@pytest.mark.parametrize("base", [0.0, -1.0, 1.0, NAN, INF, -INF, pytest.param(HUGE, id="huge")])
-def test_a_base_that_makes_no_frequencies(name: str, base: float) -> None:
-    shown = "an integer of 1329 bits" if base == HUGE else base
-    with refuses(ValueError, f"{build(name).name}: base must be a finite number greater than 1", f"got base={shown}"):
-        build(name, base=base)
+# options, values that they refuse, and the error
+SIZES = ("attention_factor", "long_attention_factor", "score_factor", "factor", "init_std")
+BAD: list[tuple[Collection[str], list[Any], type[Exception], str]] = [
+    (["base"], [0.0, -1.0, 1.0, NAN, INF, -INF, HUGE], ValueError, "must be a finite number greater than 1"),
+    (["base"], ["10000", True, None, [1e4], 1j, torch.tensor(1e4)], TypeError, "must be a number"),
+    (COUNTS - {"block"}, [0, -2], ValueError, "must be at least 1"),
+    (["block"], [0, -2], ValueError, "must be at least 2"),
+    (COUNTS, [2.0, 2.5, "8", True, [8], NAN], TypeError, "must be a whole number"),
+    (SIZES, [0.0, -1.0, NAN, INF], ValueError, "must be a finite number above zero"),
+    (SIZES, [1e300, 1e-300], ValueError, "must be from 1e-30 to 1e+30, because float32 loses products"),
+    (SIZES, ["2", True, (1.0,)], TypeError, "must be a number"),
+    (["centre"], [NAN, INF, -INF, HUGE], ValueError, "must be finite"),
+    (["centre"], ["0", None, True], TypeError, "must be a number"),
+    (["pairing"], WORDS, ValueError, "must be one of ('half', 'interleaved')"),
+    (["rotary_side"], WORDS, ValueError, "must be one of ('first', 'last')"),
+    (["trainable"], ["no", 1, None, 0.0], TypeError, "must be True or False"),
+]
 
 
-@pytest.mark.parametrize("name", with_option("base"))
-@pytest.mark.parametrize("base", ["10000", True, None, [1e4], 1j, torch.tensor(1e4)])
-def test_a_base_that_is_no_number(name: str, base: Any) -> None:
-    with refuses(TypeError, f"{build(name).name}: base must be a number; got base="):
-        build(name, base=base)
-
-
-@pytest.mark.parametrize(("name", "option"), [(n, o) for n in VALID for o in VALID[n] if o in COUNTS])
-@pytest.mark.parametrize("count", [0, -2, 2.0, 2.5, "8", True, [8], NAN])
-def test_a_count_that_is_none(name: str, option: str, count: Any) -> None:
-    kind = ValueError if type(count) is int else TypeError
-    least = 2 if option in ("block", "rotary_dim") else 1
-    words = f"at least {least}; got" if kind is ValueError else "a whole number; got"
-    if option == "rotary_dim" and kind is ValueError:
-        words = "at least 1; got"
-    with refuses(kind, f"{build(name).name}: {option} must be {words}", f"got {option}={count!r}"):
-        build(name, **{option: count})
-
-
-SIZES = ["attention_factor", "long_attention_factor", "score_factor", "factor", "init_std"]
-
-
-@pytest.mark.parametrize(("name", "option"), [(n, o) for o in SIZES for n in with_option(o)])
-@pytest.mark.parametrize("size", [0.0, -1.0, NAN, INF, 1e300, 1e-300, "2", True, (1.0,)])
-def test_a_gain_of_zero_and_other_sizes_that_are_none(name: str, option: str, size: Any) -> None:
-    kind = ValueError if type(size) is float else TypeError
-    words = "a number; got" if kind is TypeError else "a finite number above zero; got"
-    if size in (1e300, 1e-300):
-        words = "from 1e-30 to 1e+30, because float32 loses products"
-    with refuses(kind, f"{build(name).name}: {option} must be {words}", f"got {option}="):
-        build(name, **{option: size})
-
-
-@pytest.mark.parametrize("name", with_option("centre"))
-@pytest.mark.parametrize("centre", [NAN, INF, -INF, pytest.param(HUGE, id="huge"), "0", None, True])
-def test_a_centre_that_is_no_place(name: str, centre: Any) -> None:
-    kind, words = (TypeError, "a number") if centre in ("0", None, True) else (ValueError, "finite")
-    with refuses(kind, f"{build(name).name}: centre must be {words}; got centre="):
-        build(name, centre=centre)
-
-
-@pytest.mark.parametrize("name", with_option("pairing") + with_option("rotary_side"))
-@pytest.mark.parametrize("word", ["Half", "", None, 0, ["half"], np.array(["half"])])
-def test_words_that_are_not_listed(name: str, word: Any) -> None:
-    with refuses(ValueError, f"{build(name).name}: pairing must be one of ('half', 'interleaved'); got"):
-        build(name, pairing=word)
-    if "rotary_side" in VALID[name]:
-        with refuses(ValueError, f"{build(name).name}: rotary_side must be one of ('first', 'last'); got"):
-            build(name, rotary_side=word)
-
-
-@pytest.mark.parametrize("name", with_option("trainable"))
-@pytest.mark.parametrize("flag", ["no", 1, None, 0.0])
-def test_a_flag_is_true_or_false(name: str, flag: Any) -> None:
-    with refuses(TypeError, f"{build(name).name}: trainable must be True or False; got trainable={flag!r}"):
-        build(name, trainable=flag)
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, option) for name in VALID for option in VALID[name] if any(option in o for o, *_ in BAD)],
+)
+def test_values_that_an_option_refuses(name: str, option: str) -> None:
+    who = build(name).name
+    for options, values, kind, words in BAD:
+        for value in values if option in options else ():
+            shown = repr(value) if isinstance(value, int | float | str) else ""
+            shown = "an integer of 1329 bits" if value is HUGE else shown
+            with refuses(kind, f"{who}: {option} {words}", f"; got {'' if values is WORDS else option + '='}{shown}"):
+                build(name, **{option: value})
 
 
 @pytest.mark.parametrize("name", with_option("inv_freq"))
-def test_frequencies_of_ones_own(name: str) -> None:
+def test_given_frequencies(name: str) -> None:
     n, who = (4 if name in ("mrope", "rope_pp") else 2), build(name).name
     for bad in ([1.0] * (n - 1), [1.0] * (n + 1), [], torch.ones(n, 2), lambda k: k[1:]):
         with refuses(ValueError, f"{who}: inv_freq must hold {n} frequencies, one per pair; got "):
@@ -198,7 +166,7 @@ def test_sections_of_mrope() -> None:
             build("mrope", layout=layout, sections=sections)
 
 
-def test_a_plan_of_axes_that_mrope_cannot_follow() -> None:
+def test_layouts_of_mrope_as_lists() -> None:
     whole = "MRoPE: a layout that is a list must have an axis for each of 4 pairs"
     for bad in ((), (None, None), (0, 1, 2, 0, 1), (0, -1), (0, 4)):
         with refuses(ValueError, whole, f"got layout=tuple of {len(bad)} entries"):
@@ -258,7 +226,7 @@ def test_other_refusals(construct: Callable[[], Any], kind: type[Exception], wor
 
 
 @pytest.mark.parametrize("name", ["retnet", "fope", "xpos", "grape_m", "mixed_rope", "axial_rope", "p_rope", "mhrope"])
-def test_nobody_is_told_to_pass_what_the_constructor_does_not_take(name: str) -> None:
+def test_no_message_advises_an_argument_that_the_constructor_does_not_accept(name: str) -> None:
     with pytest.raises(ValueError, match="got head_dim=7") as caught:
         build(name, head_dim=7, **({"n_planes": None} if name == "grape_m" else {}))
     assert "rotary_dim" not in str(caught.value)
@@ -266,43 +234,40 @@ def test_nobody_is_told_to_pass_what_the_constructor_does_not_take(name: str) ->
         posenc.RoPE(head_dim=1)
 
 
-def test_a_decay_too_slow_to_be_told_from_none_is_no_division_by_zero() -> None:
+def test_a_decay_that_rounds_to_none_divides_by_no_zero() -> None:
     xpos = posenc.XPos(head_dim=8, gamma=1e17)
     cos, sin = xpos.place(torch.tensor([1, 10**6])).parts[:2]
     torch.testing.assert_close(cos**2 + sin**2, torch.ones(2, 4))
 
 
-# queries, keys and positions
-
-
 @pytest.mark.parametrize("name", VALID)
-def test_queries_and_keys_of_other_shapes_and_kinds(name: str) -> None:
+def test_queries_and_keys_of_other_shapes_and_dtypes(name: str) -> None:
     encoding = build(name)
     n_axes, who = encoding.n_axes, encoding.name
     pos = positions.arange(5) if n_axes == 1 else positions.grid(1, 5).repeat(1, 2)[:, :n_axes]
     placed, batched = encoding.place(pos), encoding.place(pos.expand(3, *pos.shape))
-    for turn in (encoding.rotate_q, encoding.rotate_k):
-        for lanes in (4, 16):
-            with refuses(ValueError, f"{who}: q and k must have head_dim=8 dimensions; got shape (1, 2, 5, {lanes})"):
-                turn(torch.ones(1, 2, 5, lanes), placed)
+    for rotate in (encoding.rotate_q, encoding.rotate_k):
+        for width in (4, 16):
+            with refuses(ValueError, f"{who}: q and k must have head_dim=8 dimensions; got shape (1, 2, 5, {width})"):
+                rotate(torch.ones(1, 2, 5, width), placed)
         for shape in ((1, 2, 6, 8), (1, 2, 1, 8)):
             with refuses(
                 ValueError, f"{who}: q and k must have a token for each of their positions; got shape {shape}"
             ):
-                turn(torch.ones(shape), placed)
+                rotate(torch.ones(shape), placed)
         for shape in ((2, 2, 5, 8), (3, 5, 8)):
             with refuses(ValueError, f"{who}: q and k must have a token for each", "positions of shape (3, 5)"):
-                turn(torch.ones(shape), batched)
+                rotate(torch.ones(shape), batched)
         for shape in ((), (8,)):
             with refuses(ValueError, f"{who}: q and k must be (batch, heads, seq, head_dim); got shape {shape}"):
-                turn(torch.ones(shape), placed)
+                rotate(torch.ones(shape), placed)
         for dtype in (torch.int64, torch.bool, torch.complex64):
             with refuses(TypeError, f"{who}: q and k must be floating-point, to hold a rotation; got {dtype}"):
-                turn(torch.ones(1, 2, 5, 8, dtype=dtype), placed)
+                rotate(torch.ones(1, 2, 5, 8, dtype=dtype), placed)
 
 
 @pytest.mark.parametrize("name", ["mixed_rope", "retnet", "fope", "pope", "grape_m", "mhrope"])
-def test_heads_that_do_not_fit(name: str) -> None:
+def test_other_numbers_of_heads(name: str) -> None:
     encoding = build(name)
     pos = positions.on_each_axis(positions.arange(5), encoding.n_axes)
     placed = encoding.place(pos)
@@ -320,16 +285,14 @@ def test_positions_beyond_float32_are_refused(name: str) -> None:
         encoding.place(torch.tensor([0, 10**6]))
 
 
-# everything else
-
 JUNK = [None, True, 2.5, "8", "half", NAN, INF, -INF, 0, 0.0, -1, -2.0, 1, 3, 1e300, 1e-300, [], [1.0], (1.0, NAN)]
 JUNK += [[0.0, 1.0], ["a"], [[1.0, 2.0]], [1j, 2.0], torch.tensor(2.0), torch.ones(2), torch.full((2,), NAN), {}, 1j]
 JUNK += [np.float64(3), np.int64(4), np.ones(2), b"x", object(), 5.0, {1.0, 2.0}, range(2), (2, 2), "211", HUGE]
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_junk_gives_one_sentence_or_an_encoding_that_works(name: str) -> None:
-    """No message of Python or torch, and nothing that constructs and then turns tokens into NaN."""
+def test_any_value_gives_one_sentence_or_an_encoding_that_works(name: str) -> None:
+    """No message of Python or torch, and no encoding that makes tokens NaN."""
     who, refused = posenc.card(name).cls.__name__, 0
     for option in VALID[name]:
         for junk in JUNK[:-1] if option in COUNTS else JUNK:
@@ -351,7 +314,7 @@ def works(encoding: Any) -> None:
     pos = torch.zeros(3, encoding.n_axes).squeeze(-1).double() + getattr(encoding, "centre", 0.0)
     n_heads = getattr(encoding, "n_heads", None) or getattr(encoding, "n_kv_heads", None) or 2
     x = torch.ones(1, n_heads, 3, encoding.head_dim)
-    turned = encoding.rotate(x, x, encoding.place(pos))
-    assert all(t.isfinite().all() for t in turned), encoding
+    rotated = encoding.rotate(x, x, encoding.place(pos))
+    assert all(t.isfinite().all() for t in rotated), encoding
     assert 0 < encoding.score_scale(8) < math.inf
     assert type(encoding)(**encoding.options()).options() == encoding.options()

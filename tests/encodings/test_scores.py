@@ -1,4 +1,4 @@
-"""Biases of one axis: FIRE by its lines, the network of the distance, ALiBi's slopes, and what sees distances alone."""
+"""Biases: FIRE by line segments, the network of the distance, ALiBi's slopes, and biases of the distance only."""
 
 import math
 import warnings
@@ -18,7 +18,7 @@ from watch import Largest
 
 
 def network(fire: Any, pos: Tensor, k_pos: Tensor) -> Tensor:
-    """FIRE as it is printed: a network for each pair. (n_heads, q_len, k_len)."""
+    """FIRE as printed, a network for each pair: (n_heads, q_len, k_len)."""
     c, floor = fire.log_c.exp(), fire.init_threshold * fire.threshold_scale.abs()
     distance = (pos[:, None] - k_pos).abs().to(c.dtype)
     reach = torch.where(pos.abs() > floor, pos.abs().to(c.dtype), floor)[:, None]
@@ -29,7 +29,7 @@ def network(fire: Any, pos: Tensor, k_pos: Tensor) -> Tensor:
 def drawn(seed: int = 3, n_heads: int = 3, width: int = 16, threshold: float = 20.0) -> Any:
     fire = randomise(posenc.FIRE(n_heads=n_heads, width=width), seed)
     with torch.no_grad():
-        fire.threshold_scale.fill_(-threshold / fire.init_threshold)  # counts by its size
+        fire.threshold_scale.fill_(-threshold / fire.init_threshold)  # its absolute value counts
         fire.w1[0], fire.b1[0] = 0.0, 0.7  # a unit that never switches, on
         fire.w1[1], fire.b1[1] = 0.0, -0.7  # and off
         fire.w1[3], fire.b1[3] = 2 * fire.w1[2], 2 * fire.b1[2]  # two that switch together
@@ -37,10 +37,9 @@ def drawn(seed: int = 3, n_heads: int = 3, width: int = 16, threshold: float = 2
     return fire
 
 
-@pytest.mark.parametrize("piece", [None, 7])
-def test_lines_are_the_network(monkeypatch: pytest.MonkeyPatch, piece: int | None) -> None:
-    if piece:
-        monkeypatch.setattr(fire_module, "_PIECE", piece)
+@pytest.mark.parametrize("piece", [fire_module._PIECE, 7])
+def test_fires_segments_are_the_network(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(fire_module, "_PIECE", piece)
     fire, pos = drawn(), torch.tensor([3, 0, 21, -40, 90, 1_000_000])
     k_pos = torch.cat((pos, torch.arange(30)))
     ours, theirs = fire.dense(pos, k_pos, dtype=torch.float64)[0], network(fire, pos, k_pos)
@@ -60,21 +59,7 @@ def test_fire_of_a_batch_and_of_real_positions() -> None:
             torch.testing.assert_close(bias, network(fire, row, row), rtol=1e-12, atol=1e-12)
 
 
-def test_fire_by_hand() -> None:
-    """One unit that passes t on: log(1 + d) over log(1 + max(i, 5)), the denominator a little more."""
-    fire = posenc.FIRE(n_heads=1, width=1, init_c=1.0, init_threshold=5.0, eps=0.25).double()
-    with torch.no_grad():
-        for parameter, value in ((fire.w1, 1.0), (fire.b1, 0.0), (fire.w2, 3.0), (fire.b2, -1.0)):
-            parameter.fill_(value)
-    got = fire.dense(torch.tensor([2, 9]), torch.tensor([0, 2, 9]), dtype=torch.float64)[0, 0]
-    wanted = [
-        [3 * math.log(1 + d) / (math.log(reach + 1) + 0.25) - 1 for d in row]
-        for reach, row in ((5, (2, 0, 7)), (9, (9, 7, 0)))
-    ]
-    torch.testing.assert_close(got, torch.tensor(wanted, dtype=torch.float64), rtol=1e-14, atol=0)
-
-
-def test_fire_at_takes_heads_in_any_shape() -> None:
+def test_fire_accepts_heads_in_any_shape() -> None:
     fire, q, k = drawn(), torch.tensor([5, 30, 8]), torch.tensor([4, 4, 90])
     whole = network(fire, q, k)[:, range(3), range(3)]
     for h, wanted in (
@@ -85,8 +70,8 @@ def test_fire_at_takes_heads_in_any_shape() -> None:
         torch.testing.assert_close(fire.at(h, q.double(), k.double()), wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_fire_forms_nothing_of_the_width() -> None:
-    """Nor does the backward pass keep more than a few numbers a pair, however wide the network is."""
+def test_fire_makes_no_tensor_of_its_width() -> None:
+    """The backward pass keeps a few numbers per pair, however wide the network is."""
     fire, pos, kept = posenc.FIRE(n_heads=4, width=64), torch.arange(128), []
 
     def keep(t: Tensor) -> Tensor:
@@ -100,7 +85,7 @@ def test_fire_forms_nothing_of_the_width() -> None:
     assert all(p.grad is not None for p in fire.parameters())
 
 
-def test_gradients_of_fire_in_float32_are_near_those_in_float64() -> None:
+def test_fires_gradients_in_float32_are_near_those_in_float64() -> None:
     """The network as printed is up to 5e-5 off."""
     torch.manual_seed(0)
     fire, pos = posenc.FIRE(n_heads=2, init_threshold=64.5), torch.arange(512)
@@ -151,21 +136,8 @@ def test_compiled_at_is_at(encoding: Any) -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_errors_of_fire() -> None:
-    for options, kind, words in (
-        ({"n_heads": 0}, ValueError, "n_heads must be at least 1; got n_heads=0"),
-        ({"n_heads": 2, "width": 0}, ValueError, "width must be at least 1; got width=0"),
-        ({"n_heads": 2, "init_c": 0.0}, ValueError, "init_c must be a finite number above zero; got init_c=0.0"),
-        ({"n_heads": 2, "init_threshold": -1.0}, ValueError, "init_threshold must be a finite number above zero"),
-        ({"n_heads": 2, "eps": math.inf}, ValueError, "eps must be a finite number above zero"),
-        ({"n_heads": 2, "eps": "small"}, TypeError, "eps must be a number"),
-    ):
-        with refuses(kind, "FIRE", words):
-            posenc.FIRE(**options)
-
-
 def layers(bias: Any) -> nn.Sequential:
-    """The network of torch's own modules that the parameters describe."""
+    """A network of torch's modules with the same parameters."""
     act = nn.SiLU if bias.activation == "silu" else nn.ReLU
     found: list[nn.Module] = []
     for i in range(bias.depth):
@@ -189,19 +161,19 @@ def layers(bias: Any) -> nn.Sequential:
     [{}, {"depth": 1}, {"depth": 4, "norm": False}, {"activation": "silu", "log_distance": True}],
     ids=str,
 )
-def test_dynamic_position_bias_is_torchs_layers(n_axes: int, options: dict[str, Any]) -> None:
-    """For whole positions in float32 by a table of distances, for others pair by pair."""
+def test_dynamic_position_bias_is_a_network_of_torchs_layers(n_axes: int, options: dict[str, Any]) -> None:
+    """Integer positions use a table of distances; others are computed pair by pair."""
     bias = randomise(posenc.DynamicPositionBias(n_heads=3, width=5, n_axes=n_axes, **options), 4)
     pos = torch.randint(-4, 9, (40, n_axes), generator=torch.Generator().manual_seed(1))
     distance = (pos[:6, None] - pos).double()
     wanted = layers(bias)(distance.sign() * distance.abs().log1p() if bias.log_distance else distance).movedim(-1, 0)
     flat = pos if n_axes > 1 else pos[:, 0]
-    for places in (flat, flat.double(), flat.float()):
-        got = bias.dense(places[:6], places, dtype=torch.float64)[0]
+    for flat_pos in (flat, flat.double(), flat.float()):
+        got = bias.dense(flat_pos[:6], flat_pos, dtype=torch.float64)[0]
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
     rows = torch.stack((flat + 1, flat))
-    for places, dtype in ((rows, torch.float32), (rows, torch.float64)):
-        got = bias.dense(places[:, :6], places, dtype=dtype)
+    for dtype in (torch.float32, torch.float64):
+        got = bias.dense(rows[:, :6], rows, dtype=dtype)
         torch.testing.assert_close(got, torch.stack((wanted, wanted)).to(dtype), rtol=1e-5, atol=1e-5)
 
 
@@ -215,23 +187,12 @@ def test_dynamic_position_bias_runs_once_for_each_distance(n_axes: int) -> None:
     assert all(p.grad is not None and p.grad.any() for name, p in bias.named_parameters() if name != "b_mid")
 
 
-def test_dynamic_position_bias_of_pairs_takes_heads_in_any_shape() -> None:
+def test_dynamic_position_bias_accepts_heads_in_any_shape() -> None:
     bias = randomise(posenc.DynamicPositionBias(n_heads=3, width=4), 7)
     q, k = torch.tensor([5, 3, 8]), torch.tensor([4, 4, 9])
     wanted = layers(bias)((q - k).double()[:, None])  # (pairs, heads)
     torch.testing.assert_close(bias.at(torch.tensor([2, 0, 1]), q, k).double(), wanted[range(3), [2, 0, 1]])
     torch.testing.assert_close(bias.over(q - k), wanted.T)
-
-
-def test_errors_of_dynamic_position_bias() -> None:
-    for options, words in (
-        ({"width": 0}, "width must be at least 1"),
-        ({"depth": 0}, "depth must be at least 1"),
-        ({"n_axes": 0}, "n_axes must be at least 1"),
-        ({"activation": "gelu"}, "activation must be 'relu' or 'silu'; got 'gelu'"),
-    ):
-        with refuses(ValueError, "DynamicPositionBias", words):
-            posenc.DynamicPositionBias(n_heads=2, **options)
 
 
 DISTANCES = torch.arange(-300, 300)
@@ -250,7 +211,7 @@ BY_DISTANCE = [
 
 
 @pytest.mark.parametrize("encoding", BY_DISTANCE, ids=str)
-def test_what_says_that_it_sees_distances_alone_does(encoding: Any) -> None:
+def test_biases_declared_by_distance_depend_on_it_only(encoding: Any) -> None:
     assert encoding.by_distance
     over = encoding.over(DISTANCES)
     for start in (0, 12_345, 1_000_000):
@@ -259,8 +220,8 @@ def test_what_says_that_it_sees_distances_alone_does(encoding: Any) -> None:
         torch.testing.assert_close(encoding.at(h, pos + DISTANCES, pos), over, rtol=1e-6, atol=1e-6)
 
 
-def test_sandwich_takes_no_memory_for_distances_between_those_that_are_asked_for() -> None:
-    far = torch.tensor([0, 3, 2**40])  # a table of all between them would be of terabytes
+def test_sandwich_makes_no_table_of_all_distances() -> None:
+    far = torch.tensor([0, 3, 2**40])  # a table of all distances would take terabytes
     found = posenc.Sandwich(n_heads=2, width=8).over(far)
     waves = [sum(math.cos(d * 10.0**-k) for k in range(4)) for d in far.tolist()]
     wanted = torch.tensor([[2 / 8 * wave for wave in waves], [2 / 16 * wave for wave in waves]])
@@ -272,16 +233,16 @@ def test_sandwich_takes_no_memory_for_distances_between_those_that_are_asked_for
     [posenc.ALiBi(n_heads=2, sides="key"), drawn(), posenc.DynamicPositionBias(n_heads=2, n_axes=2)],
     ids=str,
 )
-def test_what_sees_more_does_not_say_so(encoding: Any) -> None:
+def test_biases_of_more_than_the_distance_are_not_declared_by_distance(encoding: Any) -> None:
     assert not encoding.by_distance
 
 
 def slopes(alibi: Any) -> list[float]:
-    """Minus the bias of a query one position behind its key's."""
+    """Minus the bias of a query one position after its key."""
     return (-alibi.dense(torch.tensor([1]), torch.tensor([0]), dtype=torch.float64)).flatten().tolist()
 
 
-def test_slopes_of_some_heads() -> None:
+def test_slopes_of_heads() -> None:
     halves, quarters = [0.5**i for i in range(1, 9)], [0.25**i for i in range(1, 5)]
     assert slopes(posenc.ALiBi(n_heads=8)) == halves
     assert slopes(posenc.ALiBi(n_heads=6, heads=4)) == [*quarters, 0.0, 0.0]
@@ -296,7 +257,7 @@ def test_learned_slopes_start_at_the_authors_and_stay_positive(options: dict[str
     alibi = posenc.ALiBi(n_heads=7, slopes="learned", **options)
     torch.testing.assert_close(slopes(alibi), slopes(posenc.ALiBi(n_heads=7, **options)), rtol=1e-7, atol=0.0)
     q, k, v = (normal(1, 7, 12, 4, seed=i).float() for i in range(3))
-    optimizer = torch.optim.Adam(alibi.parameters(), lr=0.5)  # of a slope itself, most steps would end below zero
+    optimizer = torch.optim.Adam(alibi.parameters(), lr=0.5)  # steps of a slope itself would end below zero
     for _ in range(5):
         attend(q, k, v, alibi, positions.arange(12), backend="reference").square().sum().backward()
         optimizer.step()
@@ -334,23 +295,35 @@ def test_falcon_rounds_slope_position_and_product() -> None:
         assert got.flatten().tolist() == [181 / 256, 181.0, 181.0, 184.0]
 
 
-def test_errors_of_alibi() -> None:
-    for options, kind, words in (
-        ({"slopes": "steep"}, ValueError, "slopes must be 'authors' or 'geometric' or 'learned', or a list of numbers"),
-        ({"slopes": (1.0, 2.0)}, ValueError, "one number for each head that has a slope, 3; got 2"),
-        ({"slopes": (1.0, 2.0, 3.0), "heads": 2}, ValueError, "one number for each head that has a slope, 2; got 3"),
-        ({"slopes": (1.0, math.nan, 2.0)}, ValueError, "slopes[1] must be finite"),
-        ({"slopes": 3.0}, TypeError, "slopes must be a list of numbers; got slopes=3.0"),
-        ({"heads": 0}, ValueError, "heads must be at least 1; got heads=0"),
-        ({"heads": 4}, ValueError, "heads must name different heads of 0..2, and at least one; got heads=4"),
-        ({"heads": (0, 3)}, ValueError, "heads must name different heads of 0..2"),
-        ({"heads": (1, 1)}, ValueError, "heads must name different heads of 0..2"),
-        ({"heads": ()}, ValueError, "and at least one; got heads=tuple of 0 entries"),
-        ({"heads": (-1,)}, ValueError, "heads must be at least 0; got heads=-1"),
-        ({"heads": (0.5,)}, TypeError, "heads must be a whole number"),
-        ({"sides": "left"}, ValueError, "sides must be 'symmetric' or 'one-sided' or 'key'; got 'left'"),
-        ({"precision": "half"}, ValueError, "precision must be 'falcon-bfloat16'; got 'half'"),
-        ({"precision": "falcon-bfloat16"}, ValueError, "needs sides='key'; got sides='symmetric'"),
-    ):
-        with refuses(kind, "ALiBi", words):
-            posenc.ALiBi(n_heads=3, **options)
+REFUSED: list[tuple[type[posenc.Bias], dict[str, Any], type[Exception], str]] = [
+    (posenc.FIRE, {"width": 0}, ValueError, "width must be at least 1; got width=0"),
+    (posenc.FIRE, {"init_c": 0.0}, ValueError, "init_c must be a finite number above zero; got init_c=0.0"),
+    (posenc.FIRE, {"init_threshold": -1.0}, ValueError, "init_threshold must be a finite number above zero"),
+    (posenc.FIRE, {"eps": math.inf}, ValueError, "eps must be a finite number above zero"),
+    (posenc.FIRE, {"eps": "small"}, TypeError, "eps must be a number"),
+    (posenc.DynamicPositionBias, {"width": 0}, ValueError, "width must be at least 1"),
+    (posenc.DynamicPositionBias, {"depth": 0}, ValueError, "depth must be at least 1"),
+    (posenc.DynamicPositionBias, {"n_axes": 0}, ValueError, "n_axes must be at least 1"),
+    (posenc.DynamicPositionBias, {"activation": "gelu"}, ValueError, "activation must be 'relu' or 'silu'; got 'gelu'"),
+    (posenc.ALiBi, {"slopes": "steep"}, ValueError, "slopes must be 'authors' or 'geometric' or 'learned', or a list"),
+    (posenc.ALiBi, {"slopes": (1.0, 2.0, 3.0), "heads": 2}, ValueError, "for each head that has a slope, 2; got 3"),
+    (posenc.ALiBi, {"slopes": (1.0, math.nan, 2.0)}, ValueError, "slopes[1] must be finite"),
+    (posenc.ALiBi, {"slopes": 3.0}, TypeError, "slopes must be a list of numbers; got slopes=3.0"),
+    (posenc.ALiBi, {"heads": 0}, ValueError, "heads must be at least 1; got heads=0"),
+    (posenc.ALiBi, {"heads": 4}, ValueError, "heads must name different heads of 0..2, and at least one; got heads=4"),
+    (posenc.ALiBi, {"heads": (1, 1)}, ValueError, "heads must name different heads of 0..2"),
+    (posenc.ALiBi, {"heads": ()}, ValueError, "and at least one; got heads=tuple of 0 entries"),
+    (posenc.ALiBi, {"heads": (-1,)}, ValueError, "heads must be at least 0; got heads=-1"),
+    (posenc.ALiBi, {"heads": (0.5,)}, TypeError, "heads must be a whole number"),
+    (posenc.ALiBi, {"sides": "left"}, ValueError, "sides must be 'symmetric' or 'one-sided' or 'key'; got 'left'"),
+    (posenc.ALiBi, {"precision": "half"}, ValueError, "precision must be 'falcon-bfloat16'; got 'half'"),
+    (posenc.ALiBi, {"precision": "falcon-bfloat16"}, ValueError, "needs sides='key'; got sides='symmetric'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "kind", "words"), REFUSED, ids=[f"{cls.__name__}-{words[:20]}" for cls, *_, words in REFUSED]
+)
+def test_refused_arguments(cls: type[posenc.Bias], options: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with refuses(kind, f"{cls.__name__}: ", words):
+        cls(**{"n_heads": 3} | options)

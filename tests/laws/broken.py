@@ -1,8 +1,7 @@
-"""Encodings with one fault each, as such code has had it; the laws must see every one."""
+"""Encodings with one fault each, as published code has had it; the laws must find every one."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any
 
@@ -11,44 +10,34 @@ from torch import Tensor
 
 import posenc
 from posenc import Placed
-from posenc.attention.blocked import Blocked
-from posenc.attention.call import Call
-from posenc.attention.whole import Reference
 from posenc.families import geometric
 
 
-class AttractsTheFar(posenc.ALiBi):
-    """The sign of the slope is lost."""
-
-    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
-        return -super().at(h, q, k)
-
-
-class SeesPlaces(posenc.ALiBi):
-    """Declares shift invariance, and looks at the places themselves."""
+class SeesPositions(posenc.ALiBi):
+    """Declares shift invariance but depends on the positions themselves."""
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         return super().at(h, q, k) - 0.01 * (q * k)
 
 
 class RoundsPositions(posenc.ALiBi):
-    """Declares real positions, and cuts the fraction off."""
+    """Declares real positions but cuts the fraction off."""
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         return super().at(h, q // 100, k // 100)
 
 
-class KeepsTheKind(posenc.KERPLE):
-    """Distances are formed in the integer kind of pos, where uint8 wraps."""
+class KeepsTheDtype(posenc.KERPLE):
+    """Distances are computed in the dtype of pos, where uint8 wraps, and not by attention itself."""
 
-    by_distance = False  # or attention forms them itself
+    by_distance = False
 
     def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
         return Placed(pos, (pos,))
 
 
 class CastsItsFrequencies(posenc.RoPE):
-    """Learned frequencies go to bfloat16 with everything else."""
+    """Learned frequencies are cast to bfloat16 with everything else."""
 
     keeps_float32 = False
 
@@ -64,7 +53,7 @@ class DividesByItsStart(posenc.RelativeBias):
 
 
 class LearnsARowMore(posenc.RelativeBias):
-    """Its table has a row that no distance reads."""
+    """The table has a row that no distance reads."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -72,7 +61,7 @@ class LearnsARowMore(posenc.RelativeBias):
 
 
 class EndsTooEarly(posenc.Binary):
-    """Refuses positions that it says it has."""
+    """Refuses positions that it declares."""
 
     def vectors(self, pos: Tensor) -> Tensor:
         if int(pos.max()) > 2**20:
@@ -81,7 +70,7 @@ class EndsTooEarly(posenc.Binary):
 
 
 class CountsFromTheEnd(posenc.Learned):
-    """Position -1 takes the last row, as an index of Python does."""
+    """Position -1 reads the last row, as an index does in Python."""
 
     accepts_real = False
 
@@ -89,8 +78,8 @@ class CountsFromTheEnd(posenc.Learned):
         return super().place(torch.where(pos < 0, pos + self.max_len, pos), x, **options)
 
 
-class TakesTheNextRow(posenc.Learned2D):
-    """A column too far to the right is the first one of the next row."""
+class ReadsTheNextRow(posenc.Learned2D):
+    """A column beyond the last is read as the first one of the next row."""
 
     def vectors(self, pos: Tensor) -> Tensor:
         row, column = pos.unbind(-1)
@@ -98,8 +87,8 @@ class TakesTheNextRow(posenc.Learned2D):
         return super().vectors(torch.stack((row + over, column.masked_fill(over, 0)), -1))
 
 
-class TurnsBackTooLittle(posenc.RoPE):
-    """The inverse knows the angle but not the gain."""
+class ForgetsTheGain(posenc.RoPE):
+    """The inverse rotation uses the angle but not the gain."""
 
     def gain(self) -> float:
         return 1.25
@@ -109,15 +98,15 @@ class TurnsBackTooLittle(posenc.RoPE):
         return self._rotate(q, tables[0]), self._rotate(k, tables[1])
 
 
-class TakesAnything(posenc.RoPE):
-    """Half-precision positions are believed."""
+class AcceptsAnything(posenc.RoPE):
+    """Half-precision positions are accepted."""
 
     def _check(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
         return pos.double()
 
 
-class MumblesErrors(posenc.ALiBi):
-    """The check stands, but its message says nothing."""
+class RaisesVagueErrors(posenc.ALiBi):
+    """The message of an error does not name what is wrong."""
 
     def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor:
         if q.shape[1] != self.n_heads:
@@ -125,46 +114,29 @@ class MumblesErrors(posenc.ALiBi):
         return self._broadcast(placed, k_placed)
 
 
-class CountsByIndex(posenc.KERPLE):
-    """The distance is taken between slots, not between positions."""
-
-    by_distance = False  # or attention takes it itself
-
-    def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
-        slots = [self.place(torch.arange(p.pos.shape[-1])) for p in (placed, k_placed)]
-        return super()._broadcast(*slots)
-
-
-class StartsAtZero(posenc.RoPE):
-    """Positions are guessed from the shape, so a cached step is turned as if it were the first."""
-
-    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
-        return super().place(torch.arange(pos.shape[-1]).expand(pos.shape), x, **options)
-
-
-class NeverRestarts(posenc.Sinusoidal):
-    """A packed document goes on counting where the one before it ended."""
+class CountsByIndex(posenc.Sinusoidal):
+    """Positions are guessed from the shape: not those of a decode step, of a packed document or of permuted tokens."""
 
     def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
         return super().place(torch.arange(pos.shape[-1]).expand(pos.shape), x, **options)
 
 
 class CentresTokens(posenc.Sinusoidal):
-    """Tokens are centred over the sequence, padded slots and their NaN included."""
+    """Tokens are centred over the sequence, including padded slots and their NaN."""
 
     def embed(self, x: Tensor, placed: Placed) -> Tensor:
         return super().embed(x - x.mean(-2, keepdim=True), placed)
 
 
 class SizesATable(posenc.Learned):
-    """The table is cut to the longest position, which an empty sequence does not have."""
+    """The table is cut at the largest position, which an empty sequence does not have."""
 
     def vectors(self, pos: Tensor) -> Tensor:
         return self.weight[: int(pos.max()) + 1 + self.offset][pos + self.offset]
 
 
-class TurnsOnlyTogether(posenc.Encoding):
-    """`rotate` is overridden and its two halves are not, so that Compose passes it by."""
+class RotatesOnlyBoth(posenc.Encoding):
+    """`rotate` is overridden but rotate_q and rotate_k are not, so Compose does not call it."""
 
     def rotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Any = None, **options: Any) -> Any:
         factor = 1.0 + placed.pos[:, None].to(q.dtype) % 3
@@ -172,7 +144,7 @@ class TurnsOnlyTogether(posenc.Encoding):
 
 
 class RemembersTheLongest(posenc.RoPE):
-    """The base follows the longest sequence ever seen (dynamic NTK with hidden state)."""
+    """The base grows with the longest sequence so far (dynamic NTK with hidden state)."""
 
     longest = 8
 
@@ -190,8 +162,8 @@ class WritesIntoTokens(posenc.Sinusoidal):
         return x.add_(placed.parts[0])
 
 
-class HalvesTheBias(posenc.RelativeBias):
-    """The bias is rounded to bfloat16 before it meets the scores, unless exact work is asked for."""
+class RoundsTheBias(posenc.RelativeBias):
+    """The bias is rounded to bfloat16 before it is added to the scores, except in float64."""
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         exact = super().at(h, q, k)
@@ -199,7 +171,7 @@ class HalvesTheBias(posenc.RelativeBias):
 
 
 class KeepsABuffer(posenc.RoPE):
-    """The frequencies are a buffer that no state_dict shows and `.bfloat16()` spoils."""
+    """The frequencies are a buffer outside the state_dict, which `.bfloat16()` rounds."""
 
     keeps_float32 = False
 
@@ -211,33 +183,20 @@ class KeepsABuffer(posenc.RoPE):
         return self.omega.double()
 
 
-class HalvesPositions(posenc.RoPE):
-    """Positions are rounded to bfloat16 unless exact work is asked for."""
-
-    def place(self, pos: Tensor, x: Any = None, *, dtype: torch.dtype = torch.float32, **options: Any) -> Placed:
-        pos = pos if dtype == torch.float64 else pos.bfloat16().float()
-        return super().place(pos, x, dtype=dtype, **options)
-
-
 class MultipliesUnderAutocast(posenc.RoPE):
-    """Angles are a matrix product, which autocast takes for one of the model's."""
+    """Angles are a matrix product, which autocast computes in bfloat16."""
 
     def place(self, pos: Tensor, x: Any = None, *, dtype: torch.dtype = torch.float32, **options: Any) -> Placed:
         angle = pos.to(dtype)[:, None] @ self.frequencies().to(dtype)
         return Placed(pos, (angle.cos().to(dtype), angle.sin().to(dtype)))
 
 
-class GrowsATable(posenc.Sinusoidal):
-    """Vectors are kept for the next call, in a tensor that grows with the sequence."""
-
-    _table: Tensor | None = None
+class KeepsATable(posenc.Sinusoidal):
+    """Vectors are kept after the call."""
 
     def vectors(self, pos: Tensor) -> Tensor:
-        if pos.numel() and pos.min() >= 0 and not pos.is_floating_point():
-            if self._table is None or len(self._table) <= pos.max():
-                self._table = super().vectors(torch.arange(int(pos.max()) + 1))
-            return self._table[pos]
-        return super().vectors(pos)
+        self._table = super().vectors(pos)
+        return self._table
 
 
 class RegistersABuffer(posenc.RoPE):
@@ -250,7 +209,7 @@ class RegistersABuffer(posenc.RoPE):
 
 
 class FixedWithAGraph(posenc.RoPE):
-    """Frequencies that nobody learns require gradients."""
+    """Fixed frequencies require gradients."""
 
     def frequencies(self) -> Tensor:
         return super().frequencies().requires_grad_()
@@ -259,7 +218,7 @@ class FixedWithAGraph(posenc.RoPE):
 class CutsTheGradient(posenc.KERPLE):
     """One of the two learned vectors is detached."""
 
-    d_model = head_dim = 2  # gradcheck says in full what is wrong, which takes its time in a larger layer
+    d_model = head_dim = 2  # gradcheck reports every entry, which takes long in a larger layer
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         r1, r2 = self.log_r1.detach()[h].exp(), self.log_r2[h].exp()
@@ -267,7 +226,7 @@ class CutsTheGradient(posenc.KERPLE):
 
 
 class ForgetsToReset(posenc.KERPLE):
-    """After materialisation one parameter is whatever memory held."""
+    """After materialisation one parameter holds whatever was in memory."""
 
     def reset_parameters(self) -> None:
         with torch.no_grad():
@@ -277,7 +236,7 @@ class ForgetsToReset(posenc.KERPLE):
 
 
 class HoldsALambda(posenc.ALiBi):
-    """A closure is kept, which pickle cannot take."""
+    """A closure is kept, which pickle refuses."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -285,7 +244,7 @@ class HoldsALambda(posenc.ALiBi):
 
 
 class SharesItsTables(posenc.RoPE):
-    """What was placed last is kept on the module and used for whoever turns next."""
+    """The last placed tables are kept on the module and used by every thread."""
 
     def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
         self.now = super().place(pos, x, **options)
@@ -297,7 +256,7 @@ class SharesItsTables(posenc.RoPE):
 
 
 class AsksTheDevice(posenc.RoPE):
-    """A branch looks at the positions' values, which a compiler cannot know."""
+    """A branch depends on the positions' values, which a compiler does not know."""
 
     def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
         if pos.max() >= 1000:
@@ -305,59 +264,28 @@ class AsksTheDevice(posenc.RoPE):
         return super().place(pos, x, **options)
 
 
-class SpecialisesOnLength(posenc.Encoding):
-    """Queries grow with the length beyond 16 tokens, so that another length is another program."""
+class ScalesLongQueries(posenc.Encoding):
+    """Queries are scaled beyond 16 tokens, so another length needs another program."""
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
         return q * 1.5 if q.shape[2] > 16 else q
 
 
-class ForgetsTheWindow(Blocked):
-    """A backend that takes a window and does not apply it."""
-
-    def run(self, call: Call) -> Tensor:
-        return super().run(dataclasses.replace(call, window=None))
-
-
-class UnblankedCall(Call):
-    """Slots that nobody sees keep what they hold."""
-
-    def blanked(self) -> tuple[Call, Tensor | None]:
-        return self, self.allowed()
-
-
-class LeavesPadding(Reference):
-    """A backend that trusts padded slots."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = "leaky"
-
-    def run(self, call: Call) -> Tensor:
-        return super().run(UnblankedCall(**vars(call)))
-
-
-class KeepsItsDistance(posenc.KERPLE):
-    """Does not say that it sees distances alone, so that attention asks for each pair."""
+class HidesItsDistance(posenc.Shaw):
+    """Depends only on distances but does not declare it."""
 
     by_distance = False
 
 
-class HidesItsVectors(posenc.Shaw):
-    """Has vectors of distances, and does not say so."""
-
-    by_distance = False
-
-
-class TurnsBothBack(posenc.RoPE):
-    """Turns queries and keys the other way, which scores do not see and other readers of a cache do."""
+class RotatesClockwise(posenc.RoPE):
+    """Rotates queries and keys the other way: scores stay the same, cached keys do not."""
 
     def frequencies(self):
         return -super().frequencies()
 
 
-class ForgetsZeros(posenc.RelativeBias):
-    """Takes a number that is zero for one that was never learned."""
+class ReplacesZeros(posenc.RelativeBias):
+    """Replaces a learned zero as if it had never been learned."""
 
     def at(self, h, q, k):
         found = super().at(h, q, k)
@@ -365,15 +293,15 @@ class ForgetsZeros(posenc.RelativeBias):
 
 
 class ForgetsInGaps(posenc.FoX):
-    """Forgets where padding stands, which nobody sees of padding before a text."""
+    """Forgets at padding, which has an effect only within a text."""
 
     def parts(self, pos, x, past, dtype):
         kept, left = super().parts(pos, x, past, dtype)
         return kept - (~x.isfinite().all(-1)).cumsum(1)[..., None], left
 
 
-class TakesAnyNegativeRow(posenc.BEiT):
-    """Every token in a negative row is taken for the class token."""
+class AcceptsNegativeRows(posenc.BEiT):
+    """Every token in a negative row is read as the class token."""
 
     def parts(self, pos: Tensor, *rest: Any) -> Any:
         inside = (pos >= 0).all(-1, keepdim=True)
@@ -381,7 +309,7 @@ class TakesAnyNegativeRow(posenc.BEiT):
 
 
 class CubesValues(posenc.VORoPE):
-    """Attention mixes cubes of values: the root undoes them for one value, and not for a sum."""
+    """Attention mixes cubes of values: the root restores one value, but not a sum."""
 
     def rotate_v(self, v: Tensor, placed: Placed) -> Tensor:
         return super().rotate_v(v, placed) ** 3
@@ -391,14 +319,7 @@ class CubesValues(posenc.VORoPE):
 
 
 class ForgetsTheOutput(posenc.VORoPE):
-    """Values rotate and outputs do not, so that these depend on where a text stands."""
+    """Values rotate and outputs do not, so outputs depend on where a text starts."""
 
     def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
         return out
-
-
-class RotatesForwardsTwice(posenc.VORoPE):
-    """Outputs rotate the way that values do."""
-
-    def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
-        return self.rotate_v(out, placed)

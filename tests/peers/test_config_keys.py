@@ -1,4 +1,4 @@
-"""Which keys about positions a type reads: held against what transformers' configuration classes make of them."""
+"""Which keys about positions a type reads: compared with what transformers' configuration classes make of them."""
 
 import copy
 import json
@@ -9,12 +9,11 @@ pytest.importorskip("transformers")
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from peers.test_rope_configs import plain
-from posenc import config
+from peers.config_peers import MAPPED
 from posenc.config import models, reads
 from posenc.verify.configs import judge
+from small_models import finite
 
-MAPPED = [name for name in config.MODEL_TYPES if name in CONFIG_MAPPING_NAMES]
 # whose code asks the field itself and not the parameters; or whose class wants another value than the one below
 APART = {"codegen", "gptj", "roformer", "esm", "neomme", "ultrabert", "step3p5"}
 # which fill in parameters of their own where a file has none; a base next to them is then not read
@@ -24,7 +23,7 @@ NUMBERS = {**dict.fromkeys(reads.BASES + reads.LOCAL_BASES, 12345.0), **dict.fro
 
 def parameters(name, **fields):
     found = getattr(CONFIG_MAPPING[name](**copy.deepcopy(fields)), "rope_parameters", None)
-    return json.dumps(plain(found), sort_keys=True)
+    return json.dumps(finite(found), sort_keys=True)
 
 
 @pytest.mark.sample(40)
@@ -70,7 +69,7 @@ KNOWN = {"theta_missing", "sections_misfit", "out_of_range", "unknown_type", "le
 @pytest.mark.parametrize("name", [name for name in CONFIG_MAPPING_NAMES if name not in ("timm_wrapper", "esm3")])
 def test_no_key_of_a_default_configuration_is_noted(name):
     try:
-        written = plain(CONFIG_MAPPING[name]().to_dict())
+        written = finite(CONFIG_MAPPING[name]().to_dict())
     except Exception:  # of a class that needs arguments, or packages that are not here
         return
     assert {one.code for one in judge(written).findings} <= KNOWN

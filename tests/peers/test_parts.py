@@ -1,4 +1,4 @@
-"""Configurations that hold others: which part is read, held against the rotary modules that transformers builds."""
+"""Configurations that hold others: which part is read, compared with the rotary modules that transformers builds."""
 
 import json
 
@@ -10,12 +10,13 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import posenc
-from peers.test_rope_configs import agree, embedding, plain
+from peers.config_peers import agree, embedding
 from posenc import config, frequencies
 from posenc.cli import run
 from posenc.config.model import stacks
 from posenc.inspection import inspect
 from posenc.verify.configs import judge
+from small_models import finite
 from strategies import refuses
 
 transformers.logging.set_verbosity_error()
@@ -43,7 +44,7 @@ def part(theirs, path):
 @pytest.mark.parametrize("name", INSIDE)
 def test_the_part_with_the_text_is_read(name):
     whole = CONFIG_MAPPING[name]()
-    theirs, written = part(whole, INSIDE[name]), plain(whole.to_dict())
+    theirs, written = part(whole, INSIDE[name]), finite(whole.to_dict())
     for kind, count in config.layer_types(written).items():
         assert count == (getattr(theirs, "layer_types", None) or [kind] * theirs.num_hidden_layers).count(kind)
         agree(frequencies.from_config(written, kind), *embedding(theirs, kind))
@@ -54,7 +55,7 @@ def test_the_part_with_the_text_is_read(name):
 @pytest.mark.parametrize("name", STACKED)
 def test_an_encoder_and_a_decoder_are_read_one_after_the_other(name):
     whole = CONFIG_MAPPING[name]()
-    written, layers = plain(whole.to_dict()), []
+    written, layers = finite(whole.to_dict()), []
     for stack, path in zip(("encoder", "decoder"), STACKED[name], strict=True):
         theirs = part(whole, path)
         of_each = getattr(theirs, "layer_types", None) or ["full_attention"] * theirs.num_hidden_layers
@@ -64,7 +65,7 @@ def test_an_encoder_and_a_decoder_are_read_one_after_the_other(name):
     said = {row["kind"]: row for row in inspect(written)["layers"]}
     for i, (key, kind, theirs) in enumerate(layers):
         if layers.index((key, kind, theirs)) == i:
-            agree(frequencies.from_config(plain(theirs.to_dict()), kind), *embedding(theirs, kind))
+            agree(frequencies.from_config(finite(theirs.to_dict()), kind), *embedding(theirs, kind))
             assert said[key]["count"] == [one[0] for one in layers].count(key)
         assert said[key]["inv_freq"] == ours.distinct[ours.index[i]].frequencies().flatten().tolist()
     assert {f"{key}": row["count"] for key, row in said.items()} == judge(written).layers
@@ -85,7 +86,7 @@ def test_the_commands_say_it(tmp_path, capsys):
 
 
 def test_parts_that_stand_for_none_of_them_are_named():
-    written = plain(CONFIG_MAPPING["bark"]().to_dict())
+    written = finite(CONFIG_MAPPING["bark"]().to_dict())
     said = ("got 'bark' with parts 'semantic_config' ('semantic')", "such as posenc.config.read(source)['sema")
     for reader in (inspect, posenc.PerLayer.from_config, config.rotary, config.layer_types):
         with refuses(ValueError, "config: a configuration must be of one model; ", *said):
@@ -95,7 +96,7 @@ def test_parts_that_stand_for_none_of_them_are_named():
 
 
 def test_values_that_turn_as_well_are_refused():
-    written = plain(CONFIG_MAPPING["clvp"]().to_dict())
+    written = finite(CONFIG_MAPPING["clvp"]().to_dict())
     for reader in (inspect, posenc.PerLayer.from_config):
         with refuses(ValueError, "config: positions of clvp_encoder enter by a rotation of values as well"):
             reader(written)
