@@ -139,11 +139,11 @@ def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
         return known if pairing is None else replace(known, pairing=pairing)
     if pairing is not None:
         return Facts(pairing=pairing)
-    near = get_close_matches(str(model_type)[:64], TYPES, n=3) or sorted(TYPES)[:3]
+    near = ", ".join(get_close_matches(str(model_type)[:64], TYPES, n=3))
     raise ValueError(
-        f"config.rotary: model_type must be one of the {len(TYPES)} known types, because no file states the pairing of "
-        f"dimensions; got {short(model_type)}, near {', '.join(near)}. Pass pairing='half' or 'interleaved'. "
-        f"Known: {', '.join(sorted(TYPES))}."
+        f"config.rotary: model_type must be one of the {len(TYPES)} in `posenc.config.MODEL_TYPES`, because no file "
+        f"states the pairing of dimensions; got {short(model_type)}{near and f', near {near}'}. Pass pairing='half' or "
+        "'interleaved' for another type."
     )
 
 
