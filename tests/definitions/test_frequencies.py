@@ -151,6 +151,8 @@ def test_yarn_where_the_bounds_meet() -> None:
     assert f.yarn_bounds(width=8, base=1e4, original_max_len=6) == (0, 0)
     got = f.yarn(width=8, base=1e4, factor=4, original_max_len=6)
     close(got, [1, 0.025, 0.0025, 0.00025])
+    steep = f.yarn(width=8, base=1e4, factor=4, original_max_len=199, beta_fast=1, beta_slow=1, truncate=False)
+    close(steep, [1, 0.1, 0.0025, 0.00025])  # both bounds are log10(199 / 2 pi) = 1.5
 
 
 @pytest.mark.parametrize(("distance", "want"), [(1000, 0.963064), (8192, 0.768946)])
