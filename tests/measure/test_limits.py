@@ -248,6 +248,6 @@ def test_bad_bases_get_one_sentence() -> None:
 
 def test_without_scipy_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
-    with pytest.raises(ImportError, match=r"continuous_limit: needs SciPy; install posenc\[plot\]\."):
+    with pytest.raises(ImportError, match=r"continuous_limit: needs SciPy; pip install 'posenc\[plot\]'\."):
         measure.continuous_limit(1.0)
     assert measure.law_limit(1.0, "t")[0] == pytest.approx(of_power(1.0, 1.0))  # which needs none
