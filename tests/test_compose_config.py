@@ -285,7 +285,7 @@ def test_queries_may_grow_in_an_unknown_type():
 @pytest.mark.parametrize(
     ("kind", "message", "fields"),
     [
-        (ValueError, "model_type must be one of the .* got 'mystery'.* Known: ", of(model_type="mystery")),
+        (ValueError, r"model_type must be one of the .* got 'mystery'\. Pass pairing", of(model_type="mystery")),
         (ValueError, "model_type must be one of the .* got None", of()),
         (ValueError, "got 'mystery'", of(model_type="mystery", layer_types=["linear_attention"] * 4)),
         (ValueError, "layer_types is missing", of(model_type="zamba2")),
@@ -303,7 +303,7 @@ def test_queries_may_grow_in_an_unknown_type():
 def test_invalid_configurations(kind, message, fields):
     with pytest.raises(kind, match=message) as caught:
         PerLayer.from_config(fields)
-    assert len(str(caught.value).partition(" Known: ")[0]) < 400  # an unknown type lists the known ones
+    assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
 
 
