@@ -232,7 +232,8 @@ def test_an_interrupt_ends_the_child_too(tmp_path):
     parent.send_signal(2)
     _, err = parent.communicate(timeout=30)
     assert parent.returncode == 130
-    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert err.count("posenc: ") == 1  # the notice that code runs
     with pytest.raises(ProcessLookupError):  # its own parent has buried it
         os.kill(int(reported.read_text()), 0)
 
