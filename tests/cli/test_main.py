@@ -88,7 +88,7 @@ def test_nothing_found_is_a_finding():
     done = posenc_run("list", "rop?x", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout) == []
-    assert done.stderr.decode() == "posenc: no encoding's name matches 'rop?x'. The nearest: rope, mrope.\n"
+    assert done.stderr.decode() == "posenc: no encoding's name matches 'rop?x'. The nearest: rope, prope, mrope.\n"
 
 
 def test_a_missing_package_is_named_without_a_traceback(tmp_path):
