@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -137,6 +138,25 @@ def test_a_cell_that_fails_is_named_and_the_others_go_on(place, monkeypatch):
     page = Page((place / "failed" / "report.html").read_text())
     assert "2 cells failed." in page.text()
     assert "out of memory" in page.text()
+
+
+def test_the_time_left_is_without_that_of_loading(place, monkeypatch):
+    now, load, rows = [0.0], command._load, command._rows
+
+    def slow_load(*given):
+        now[0] += 3600.0
+        return load(*given)
+
+    def quick_rows(plan, model, job):
+        now[0] += plan.tokens(job) / 1000
+        return rows(plan, model, job)
+
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(command, "_load", slow_load)
+    monkeypatch.setattr(command, "_rows", quick_rows)
+    left = re.findall(r"\((.*) left\)", run(place, out="timed").stdout)
+    assert len(left) > 3
+    assert all(said.startswith("0:") for said in left)  # minutes; with the hour of loading it was many
 
 
 def test_a_cell_of_a_study(place):
