@@ -41,7 +41,7 @@ def rewrite(model: "Model") -> None:
         TypeError: A value has a wrong type.
         ValueError: A value is missing, or contradicts another.
     """
-    if not model.outer and model.model_type in (None, "transformer") and _OF_PARAMS <= model.fields.keys():
+    if not model.outer and model.model_type in (None, "transformer") and model.fields.keys() >= _OF_PARAMS:
         model.native = PARAMS
         model.fields = _of_params(model)
     elif model.name in _RULES:
@@ -189,9 +189,11 @@ def _step3p5(model: "Model") -> Fields:
     scaling, nested = fields.pop("rope_scaling", None), fields.get("rope_parameters") or {}
     if isinstance(nested, dict) and kinds and all(isinstance(nested.get(kind), dict) for kind in kinds):
         full = nested.get(FULL, {})
-        if scaling and any(full.get(key) != value for key, value in values.mapping(WHO, "rope_scaling", scaling).items()):
+        if scaling and any(
+            full.get(key) != value for key, value in values.mapping(WHO, "rope_scaling", scaling).items()
+        ):
             _unread(model, "rope_scaling", scaling, "rope_parameters has an entry for each kind of layer")
-        return fields
+        return fields | {"rope_parameters": {kind: {"rope_theta": 1e4} | nested[kind] for kind in dict.fromkeys(kinds)}}
     if nested:
         _unread(model, "rope_parameters", nested, "it must have an entry for each kind of layer")
     own = _by_kind(fields, kinds)

@@ -244,6 +244,11 @@ def _not_finite(source: object) -> tuple[str, Any]:
 
 
 def _unknown(model: Model) -> str:
+    if model.native:
+        return (
+            f"{model.native} is Mistral's own format, and the pairing belongs to the weights. Pass --pairing "
+            f"interleaved for the weights next to it (consolidated.safetensors), or --pairing half for converted ones."
+        )
     name = values.short(model.model_type)
     near = ", ".join(get_close_matches(str(model.model_type)[:64], TYPES, n=3))
     return (
