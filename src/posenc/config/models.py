@@ -148,9 +148,9 @@ def facts(model_type: str | None, pairing: Pairing | None, native: str = "") -> 
         return Facts(pairing=pairing)
     if native:
         raise ValueError(
-            f"config.rotary: pairing must be given for {native}, Mistral's own format, because it belongs to the "
-            "weights; got None. Pass pairing='interleaved' (--pairing interleaved) for the weights next to it "
-            "(consolidated.safetensors), or 'half' for weights converted for transformers."
+            f"config.rotary: pairing must be given for {native}, the format of Mistral's and Meta's own code, "
+            "because it belongs to the weights; got None. Pass pairing='interleaved' (--pairing interleaved) for the "
+            "weights next to it (consolidated), or 'half' for weights converted for transformers."
         )
     near = ", ".join(get_close_matches(str(model_type)[:64], TYPES, n=3))
     raise ValueError(

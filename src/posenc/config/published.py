@@ -17,12 +17,12 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 _MAX_LAYERS = 10_000
 Fields = dict[str, Any]
 
-# ---- Mistral's params.json, whose keys transformers' converter renames
+# ---- params.json of Mistral and Meta, whose keys transformers' converter renames
 
 PARAMS = "params.json"
 _OF_PARAMS = {"dim", "n_layers", "n_heads"}  # DistilBERT has these too, and a model_type
 _RENAMED = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
-_YARN = {"beta": "beta_fast", "alpha": "beta_slow"}
+_YARN = {"factor": "factor", LENGTH: LENGTH, "beta": "beta_fast", "alpha": "beta_slow"}
 _SCALINGS = ("yarn", "llama_4_scaling")
 
 # ---- DeepSeek-V4: the kind of layer for each compression ratio, and its own defaults
@@ -44,9 +44,13 @@ def rewrite(model: "Model") -> None:
     if not model.outer and model.model_type in (None, "transformer") and model.fields.keys() >= _OF_PARAMS:
         model.native = PARAMS
         model.fields = _of_params(model)
-    elif model.name in _RULES:
+    elif model.outer and (inner := _TEXT_OF.get(str(model.outer[0][1].get("model_type")))):
+        model.model_type = inner
+    if model.name in _RULES:
         model.fields = _RULES[model.name](model)
-    elif not model.is_known and any(isinstance(model.fields.get(key), list) for key in _LISTS[1:3]):
+    elif (
+        not model.native and not model.is_known and any(isinstance(model.fields.get(key), list) for key in _LISTS[1:3])
+    ):
         model.fields = _of_lists(model)
 
 
@@ -59,7 +63,9 @@ def _of_params(model: "Model") -> Fields:
     yarn, growth = (
         values.mapping(WHO, key, {} if model.fields.get(key) is None else model.fields[key]) for key in _SCALINGS
     )
-    own = {_YARN.get(key, key): value for key, value in yarn.items() if key != "apply_scale"}
+    own = {_YARN[key]: value for key, value in yarn.items() if key in _YARN}
+    for key in yarn.keys() - _YARN.keys() - {"apply_scale"}:
+        _unread(model, f"yarn.{key}", yarn[key], "it has no such parameter")
     if yarn:
         own["rope_type"] = "yarn"
         if not _applies_scale(model, yarn):
@@ -139,8 +145,8 @@ def _deepseek_v4(model: "Model") -> Fields:
     if inner is not None and inner not in (base, fields.get("rope_theta", 1e4)):
         _unread(model, "rope_parameters.rope_theta", inner, "rope_theta and compress_rope_theta next to it are read")
     compress = {key: value for key, value in own.items() if key not in ("main", "compress")} | {"rope_theta": base}
-    if fields.get(LENGTH) is not None and "factor" in compress:
-        compress[LENGTH] = fields[LENGTH]
+    for key in {"main", "compress"} & own.keys():
+        _unread(model, f"rope_parameters.{key}", own[key], "entries are read only if there is one for both")
     if compress.get("rope_type", compress.get("type")) == "yarn":
         compress.setdefault("attention_factor", 1.0)
     fields.pop("rope_scaling", None)
@@ -201,9 +207,9 @@ def _step3p5(model: "Model") -> Fields:
         scaling = values.mapping(WHO, "rope_scaling", scaling)
         for kind in {FULL} & own.keys():
             own[kind] |= scaling
-        only = fields.get("yarn_only_types") or list(own)
-        if isinstance(only, list) and {kind for kind in own if kind in only} != {FULL} & own.keys():
-            _unread(model, "yarn_only_types", only, f"only {FULL} is scaled")
+        only = fields.get("yarn_only_types")
+        if {kind for kind in own if kind in (only or own)} != {FULL} & own.keys():
+            _unread(model, "yarn_only_types", only, f"only {FULL} is scaled, and the publisher's code scales others")
     if isinstance(rotates := fields.get("use_rope_layers"), list) and not all(rotates[: len(kinds)]):
         _unread(model, "use_rope_layers", rotates, "all layers rotate")
     return fields | {"rope_parameters": own}
@@ -233,6 +239,8 @@ def _hunyuan_vl(model: "Model") -> Fields:
     return fields
 
 
+# types whose text part has this type, whatever the file calls it
+_TEXT_OF = {"step3p7": "step3p5"}
 _XDROPE = (("type", "xdrope"), ("rope_type", "xdrope"))
 _RULES: dict[str, Callable[["Model"], Fields]] = {
     "deepseek_v4": _deepseek_v4,
@@ -254,9 +262,9 @@ def _of_lists(model: "Model") -> Fields:
         return fields
     own = _by_kind(fields, kinds)
     scaling = values.mapping(WHO, "rope_scaling", fields.pop("rope_scaling", None) or {})
-    only = fields.get("yarn_only_types") or list(own)
+    only = fields.get("yarn_only_types") or own
     for kind in own:
-        own[kind] = (scaling if isinstance(only, list) and kind in only else {}) | own[kind]
+        own[kind] |= scaling if kind in only else {}
     if isinstance(rotates := fields.get("use_rope_layers"), list) and rotates:
         fields["no_rope_layers"] = [int(bool(one)) for one in rotates]  # this key has 0 for layers without rotation
     return fields | {"rope_parameters": own}
@@ -306,7 +314,7 @@ def _unread(model: "Model", key: str, value: Any, instead: str) -> None:
     model.warn(
         "unread",
         key,
-        f"{key} {values.short(value)} is not read by {model.name} in transformers: {instead}.",
+        f"{key} {values.short(value)} is not read by {model.name or model.native} in transformers: {instead}.",
         value=value,
         allowed=f"left out, or as what is read: {instead}",
         meanings=((f"{key} {values.short(value)}"[:100], "not read"), ("left out", f"the same: {instead}")),

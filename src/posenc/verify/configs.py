@@ -246,8 +246,8 @@ def _not_finite(source: object) -> tuple[str, Any]:
 def _unknown(model: Model) -> str:
     if model.native:
         return (
-            f"{model.native} is Mistral's own format, and the pairing belongs to the weights. Pass --pairing "
-            f"interleaved for the weights next to it (consolidated.safetensors), or --pairing half for converted ones."
+            f"{model.native} is the format of Mistral's and Meta's own code, and the pairing belongs to the weights. "
+            f"Pass --pairing interleaved for the weights next to it (consolidated), or half for converted ones."
         )
     name = values.short(model.model_type)
     near = ", ".join(get_close_matches(str(model.model_type)[:64], TYPES, n=3))

@@ -18,6 +18,7 @@ _JUDGED = {
 _OF_PARAMETERS = (
     _JUDGED | reads.OF_SCALING | {"type", "finetuned", "attn_factor", "original_max_len", "llama_4_scaling_beta"}
 )
+_PARTS = {"vision_encoder", "multimodal"}  # of params.json
 _MOST = 6  # names in one line
 
 
@@ -72,7 +73,11 @@ def _other_parts(model: Model) -> Iterator[str]:
         for key, part in fields.items():
             if not isinstance(part, dict) or key in inside:
                 continue
-            if part.get("model_type") or (key.endswith("_config") and any(map(_ABOUT_POSITIONS.search, part))):
+            if (
+                key in _PARTS
+                or part.get("model_type")
+                or (key.endswith("_config") and any(map(_ABOUT_POSITIONS.search, part)))
+            ):
                 yield key
 
 
