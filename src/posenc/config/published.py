@@ -109,7 +109,8 @@ def _windows(model: "Model", fields: Fields) -> Fields:
         listed = [given] if given else []
     else:
         listed = values.sequence(WHO, "sliding_window", given, longest=_MAX_LAYERS)
-    n, sizes = _count(fields), sorted({size for size in listed if size is not None}, key=repr)
+    n, stated = _count(fields), [values.integer(WHO, "sliding_window", size) for size in listed if size is not None]
+    sizes = sorted(set(stated))
     if not sizes or n is None:
         return {"sliding_window": None} if "sliding_window" in fields else {}
     if n % len(listed) or len(sizes) > 1:
@@ -160,7 +161,7 @@ def _of_ratios(ratios: object, n: int | None) -> list[str] | None:
         return None if n is None else [turns[i % 2 if i > 1 else 0] for i in range(n)]
     listed = values.sequence(WHO, "compress_ratios", ratios, longest=_MAX_LAYERS)
     for ratio in listed:
-        if isinstance(ratio, bool) or ratio not in _OF_RATIO:
+        if values.integer(WHO, "compress_ratios' entry", ratio, low=0) not in _OF_RATIO:
             raise values.out_of_range(
                 f"{WHO}: compress_ratios must have 0, 4 or 128 for each layer, as in transformers; got "
                 f"{values.short(ratio)}. Correct the file.",
@@ -207,8 +208,8 @@ def _step3p5(model: "Model") -> Fields:
         scaling = values.mapping(WHO, "rope_scaling", scaling)
         for kind in {FULL} & own.keys():
             own[kind] |= scaling
-        only = fields.get("yarn_only_types")
-        if {kind for kind in own if kind in (only or own)} != {FULL} & own.keys():
+        if _scaled(fields, own) != {FULL} & own.keys():
+            only = fields.get("yarn_only_types")
             _unread(model, "yarn_only_types", only, f"only {FULL} is scaled, and the publisher's code scales others")
     if isinstance(rotates := fields.get("use_rope_layers"), list) and not all(rotates[: len(kinds)]):
         _unread(model, "use_rope_layers", rotates, "all layers rotate")
@@ -262,12 +263,19 @@ def _of_lists(model: "Model") -> Fields:
         return fields
     own = _by_kind(fields, kinds)
     scaling = values.mapping(WHO, "rope_scaling", fields.pop("rope_scaling", None) or {})
-    only = fields.get("yarn_only_types") or own
-    for kind in own:
-        own[kind] |= scaling if kind in only else {}
+    for kind in _scaled(fields, own):
+        own[kind] |= scaling
     if isinstance(rotates := fields.get("use_rope_layers"), list) and rotates:
         fields["no_rope_layers"] = [int(bool(one)) for one in rotates]  # this key has 0 for layers without rotation
     return fields | {"rope_parameters": own}
+
+
+def _scaled(fields: Fields, own: Fields) -> set[str]:
+    """Return the kinds of layers that the publisher's code scales: those listed, or all."""
+    if not (only := fields.get("yarn_only_types")):
+        return set(own)
+    listed = values.sequence(WHO, "yarn_only_types", only, longest=_MAX_LAYERS)
+    return {kind for kind in own if kind in listed}
 
 
 def _without_predictors(fields: Fields) -> Fields:
