@@ -44,6 +44,9 @@ KINDS = [
         1e6 ** (-62 / 64) / 16),
     # a type that transformers does not know, with lists as in Step-3.5
     ({**STEP, "model_type": "step9"}, FULL, 2, 5e6, 64, "llama3", 1.0, 5e6 ** (-62 / 64) / 2),
+    # more entries than layers
+    ({**LLAMA, "model_type": "smollm3", "rope_theta": 2e6, "no_rope_layers": [1, 1, 1, 0, 0, 0]}, FULL, 3, 2e6, 64,
+        "default", 1.0, 2e6 ** (-62 / 64)),
     ({**STEP, "model_type": "step9", "use_rope_layers": [1, 1, 0, 1, 1, 1, 1]}, "nope", 1, *[None] * 5),
 ]  # fmt: skip
 

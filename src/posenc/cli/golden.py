@@ -23,7 +23,9 @@ _PAIRINGS = (None, "half", "interleaved")
 @click.option(
     "--format", "form", metavar="NAME", help="With --config: safetensors, npz, npy, json.", show_default="safetensors"
 )
-@click.option("--pairing", help="With --config: half or interleaved, for a model type unknown to posenc.")
+@click.option(
+    "--pairing", help="With --config: half or interleaved, for a model type unknown to posenc, or params.json."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @click.pass_context
 def write_golden(

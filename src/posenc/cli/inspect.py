@@ -19,7 +19,7 @@ _LAYOUTS = {
 @click.command()
 @click.argument("target", help="A config.json, a directory with one, or a known name such as llama-3.1-8b.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON, with every frequency.")
-@click.option("--pairing", help="half or interleaved, for a model type unknown to posenc.")
+@click.option("--pairing", help="half or interleaved, for a model type unknown to posenc, or params.json.")
 def inspect_model(target: str, as_json: bool, pairing: str | None) -> None:
     """Describe each kind of layer: encoding, frequencies, scaling, and the wavelengths of its pairs of dimensions.
 

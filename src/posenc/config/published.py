@@ -30,8 +30,11 @@ _SCALINGS = ("yarn", "llama_4_scaling")
 _OF_RATIO = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 _COMPRESS_BASE, _SHARE, _HEAD_DIM = 160_000, 64 / 512, 512
 
-# lists with an entry for each layer, and for layers that predict further tokens, which are not counted here
-_LISTS = ("layer_types", "rope_theta", "partial_rotary_factors", "use_rope_layers", "no_rope_layers")
+# lists with an entry for each layer, and for layers that predict further tokens: the base and the share of a kind of
+# layer, all of these, and those whose further entries no layer of transformers reads
+_BY_KIND = ("rope_theta", "partial_rotary_factors")
+_LISTS = ("layer_types", "use_rope_layers", *_BY_KIND)
+_CUT = ("no_rope_layers", "layer_rope_theta")
 
 
 def rewrite(model: "Model") -> None:
@@ -44,13 +47,13 @@ def rewrite(model: "Model") -> None:
     if not model.outer and model.model_type in (None, "transformer") and model.fields.keys() >= _OF_PARAMS:
         model.native = PARAMS
         model.fields = _of_params(model)
-    elif model.outer and (inner := _TEXT_OF.get(str(model.outer[0][1].get("model_type")))):
+        return
+    if model.outer and (inner := _TEXT_OF.get(str(model.outer[0][1].get("model_type")))):
         model.model_type = inner
+    model.fields = {**model.fields, **_cut(model)}
     if model.name in _RULES:
         model.fields = _RULES[model.name](model)
-    elif (
-        not model.native and not model.is_known and any(isinstance(model.fields.get(key), list) for key in _LISTS[1:3])
-    ):
+    elif not model.is_known and any(isinstance(model.fields.get(key), list) for key in _BY_KIND):
         model.fields = _of_lists(model)
 
 
@@ -187,7 +190,7 @@ def _rotating(model: "Model") -> int:
 
 def _step3p5(model: "Model") -> Fields:
     """Take the base and the share of each kind of layer from lists, and scale only full attention."""
-    fields = _without_predictors(model.fields)
+    fields = dict(model.fields)
     if fields.get("layer_types") is None and (n := _count(fields)) is not None:
         fields["layer_types"] = [FULL] * n
     kinds = fields.get("layer_types")
@@ -255,7 +258,7 @@ _RULES: dict[str, Callable[["Model"], Fields]] = {
 
 def _of_lists(model: "Model") -> Fields:
     """Give each kind of layer of an unknown type the base and the share in its lists."""
-    fields = _without_predictors(model.fields)
+    fields = dict(model.fields)
     kinds = fields.get("layer_types")
     if kinds is None and (n := _count(fields)) is not None:
         kinds = fields["layer_types"] = [FULL] * n
@@ -278,19 +281,28 @@ def _scaled(fields: Fields, own: Fields) -> set[str]:
     return {kind for kind in own if kind in listed}
 
 
-def _without_predictors(fields: Fields) -> Fields:
-    """Return the fields with lists as long as the layers, without the layers that predict further tokens."""
-    n, more = _count(fields), fields.get("num_nextn_predict_layers")
-    if n is None or isinstance(more, bool) or not isinstance(more, int):
-        return dict(fields)
-    longer = {key: value for key in _LISTS if isinstance(value := fields.get(key), list) and len(value) == n + more}
-    return {**fields, **{key: value[:n] for key, value in longer.items()}}
+def _cut(model: "Model") -> Fields:
+    """Return the lists that are longer than the layers, without what belongs to no layer."""
+    fields, cut = model.fields, dict[str, list[Any]]()
+    further = _LISTS if not model.is_known or model.name == "step3p5" else ()
+    lists = {key: fields[key] for key in (*_CUT, *further) if isinstance(fields.get(key), list)}
+    n, more = _count(fields) if lists else None, fields.get("num_nextn_predict_layers")
+    for key, listed in lists.items():
+        if n is None or len(listed) <= n:
+            continue
+        if isinstance(more, int) and len(listed) == n + more:
+            cut[key] = listed[:n]
+        elif key in _CUT:
+            _unread(model, f"{key}[{n}:]", listed[n:], f"the model has {n} layers")
+            cut[key] = listed[:n]
+    return cut
 
 
 def _by_kind(fields: Fields, kinds: list[str]) -> dict[str, Fields]:
     """Return the parameters of each kind of layer that lists have for each layer."""
     own: dict[str, Fields] = {kind: {"rope_type": "default"} for kind in dict.fromkeys(kinds)}
-    for key, name in (("rope_theta", "rope_theta"), ("partial_rotary_factors", "partial_rotary_factor")):
+    for key in _BY_KIND:
+        name = key.removesuffix("s")
         if not isinstance(listed := fields.get(key), list) or not listed:
             continue
         if len(listed) < len(kinds):
