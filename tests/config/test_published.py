@@ -42,7 +42,9 @@ KINDS = [
     # Mistral Large 3: latent attention
     ({**PARAMS, "head_dim": 192, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}, FULL, 8, 1e6, 64, "yarn", 1.0,
         1e6 ** (-62 / 64) / 16),
-    # a type that transformers does not know, with lists as in Step-3.5
+    # types that transformers does not know, with lists as in DeepSeek-V4 and Step-3.5
+    ({**V4, "model_type": "deepseek_v9"}, SLIDING, 2, 1e4, 64, "default", 1.0, 1e4 ** (-62 / 64)),
+    ({**V4, "model_type": "deepseek_v9"}, HCA, 2, 1.6e5, 64, "yarn", 1.0, 1.6e5 ** (-62 / 64) / 16),
     ({**STEP, "model_type": "step9"}, FULL, 2, 5e6, 64, "llama3", 1.0, 5e6 ** (-62 / 64) / 2),
     # more entries than layers
     ({**LLAMA, "model_type": "smollm3", "rope_theta": 2e6, "no_rope_layers": [1, 1, 1, 0, 0, 0]}, FULL, 3, 2e6, 64,
@@ -75,6 +77,11 @@ def test_nothing_is_found_in_a_right_file(name):
     judged = judge((RIGHT | ALIKE)[name])
     assert [(one.code, one.message) for one in judged.findings] == []
     assert not any("does not know" in line for line in judged.not_judged)
+
+
+@pytest.mark.parametrize("source", [V4, STEP])
+def test_nothing_is_found_in_a_file_of_a_similar_type(source):
+    assert judge({**source, "model_type": "mine"}, pairing="half").findings == ()
 
 
 @pytest.mark.parametrize("name", APART)

@@ -53,6 +53,8 @@ def rewrite(model: "Model") -> None:
     model.fields = {**model.fields, **_cut(model)}
     if model.name in _RULES:
         model.fields = _RULES[model.name](model)
+    elif not model.is_known and isinstance(model.fields.get("compress_ratios"), list):
+        model.fields = _deepseek_v4(model)
     elif not model.is_known and any(isinstance(model.fields.get(key), list) for key in _BY_KIND):
         model.fields = _of_lists(model)
 
@@ -142,6 +144,8 @@ def _deepseek_v4(model: "Model") -> Fields:
     own = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     if not isinstance(own, dict) or all(isinstance(own.get(key), dict) for key in ("main", "compress")):
         return fields
+    if not model.is_known and any(isinstance(one, dict) for one in own.values()):
+        return fields
     if (base := fields.get("compress_rope_theta")) is None:
         model.assume("compress_rope_theta", _COMPRESS_BASE, "above 1 and at most 1e+12")
         base = _COMPRESS_BASE
@@ -154,7 +158,12 @@ def _deepseek_v4(model: "Model") -> Fields:
     if compress.get("rope_type", compress.get("type")) == "yarn":
         compress.setdefault("attention_factor", 1.0)
     fields.pop("rope_scaling", None)
-    return fields | {"rope_parameters": {"main": {"rope_type": "default"}, "compress": compress}}
+    main = {"rope_type": "default"}
+    if not model.is_known:  # a type like it
+        main |= {"rope_theta": fields.pop("rope_theta", None)}
+        kinds = dict.fromkeys(fields["layer_types"])
+        return fields | {"rope_parameters": {kind: main if kind == SLIDING else compress for kind in kinds}}
+    return fields | {"rope_parameters": {"main": main, "compress": compress}}
 
 
 def _of_ratios(ratios: object, n: int | None) -> list[str] | None:
