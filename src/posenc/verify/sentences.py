@@ -81,6 +81,15 @@ def printable(said: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in said)
 
 
+def string(value: Any, kind: str = "") -> str:
+    """Return a value in at most 300 characters, even if its own conversion fails."""
+    try:
+        said = " ".join(str(value).split())[:300]
+    except BaseException:
+        said = f"(a {type(value).__name__} that cannot be printed)"
+    return f"{kind}: {said}" if kind and said else kind or said
+
+
 def _verdict(report: Report, target: str) -> str:
     convention = f" as {report.convention}" if report.convention else ""
     return f"{report.status.replace('_', ' ')}: {target}{convention}"

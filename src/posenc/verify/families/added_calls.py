@@ -108,10 +108,7 @@ class Calls:
             found = found[0]
         while self.table and isinstance(found, Tensor) and found.ndim > 2 and found.shape[0] == 1:
             found = found[0]
-        found = guard.shaped(found, self.full(shape), what)
-        if bool(found.isinf().any()):
-            raise SubjectError(Cause("subject.not_finite", f"{what} returned infinity", 1.0, {"call": what}))
-        return found
+        return guard.shaped(found, self.full(shape), what, grad=grad)
 
     def code(self, subject: Any, shape: Shape, x: Tensor | None = None) -> Array:
         """Return the encoding that a call adds, one row for each token or cell."""

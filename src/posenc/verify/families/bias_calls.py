@@ -62,14 +62,11 @@ def _slopes(subject: Any, size: Size) -> Tensor:
     """Return a bias of two tokens from slopes, which may be any kind of list."""
     n, what = size[0], f"slopes({size[0]})"
     found = invoke(subject, n, what=what)
-    try:
-        s = np.array([float(s) for s in (found.detach().cpu().flatten() if isinstance(found, Tensor) else found)])
-    except (TypeError, ValueError):
-        s = np.full(1, np.nan)
-    if isinstance(found, Mapping) or not np.isfinite(s).all():
-        message = f"{what} must return a list of finite numbers; got {found!r:.60}"
+    t = guard.array(found, what).flatten()
+    if t.is_complex() or not (t.double().abs() < 1e30).all():
+        message = f"{what} must return a list of finite numbers; got {t.tolist()!s:.60}"
         raise SubjectError(Cause("subject.shape", message, 1.0, {"n_heads": n}))
-    return torch.from_numpy(-s[:, None, None] * distance(size))
+    return -t.double()[:, None, None] * torch.from_numpy(distance(size))
 
 
 def _bias(subject: Any, size: Size) -> Tensor:
@@ -81,7 +78,7 @@ def _bias(subject: Any, size: Size) -> Tensor:
             found = found[0]
         with suppress(RuntimeError):
             found = found.expand(size)
-    return guard.shaped(found, size, what)
+    return guard.shaped(found, size, what, hides=True)
 
 
 def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
@@ -96,7 +93,7 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
         over_all = torch.vmap(over_all, in_dims=axes)
 
     def one_by_one(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
-        each = [torch.as_tensor(subject(s, b, i, j, t)) for i in h for j in q for t in k]
+        each = [guard.array(subject(s, b, i, j, t), what) for i in h for j in q for t in k]
         return torch.stack(each).reshape(size)
 
     try:
@@ -106,7 +103,7 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
             raise
         # plain Python such as `if kv_idx > q_idx` is right too, one number at a time
         found = guard.call(one_by_one, *at, *places, what=what)
-    return guard.shaped(found, size, what).detach()
+    return guard.shaped(found, size, what, hides=True)
 
 
 def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:

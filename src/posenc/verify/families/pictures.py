@@ -207,9 +207,9 @@ class Rotated(Grid):
         for vector in (self.q, self.k):
             x = vector[..., None, :].expand(2, -1, len(places), -1).contiguous().requires_grad_(graded)
             y = guard.call(fresh(subject), x, positions, what=case.words, grad=graded)
-            y = guard.shaped(y, tuple(x.shape), case.words)
+            y = guard.shaped(y, tuple(x.shape), case.words, grad=graded)
             if graded:
-                y = torch.autograd.grad(y, x, y.detach())[0] if y.requires_grad else torch.zeros_like(x)
+                y = torch.autograd.grad((y * y.detach()).sum() + 0 * x.sum(), x)[0]
             found.append(y[0].detach().double().numpy())
             if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
                 raise SubjectError(
