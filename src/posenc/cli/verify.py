@@ -96,7 +96,9 @@ def _run_program(command: str, convention: str | None, spec: dict[str, Any] | No
     output.complain(
         f"verify runs {command} ({child.TIME_LIMIT:g} s, {child.MEMORY_LIMIT / 2**30:g} GiB); run only what you trust."
     )
-    with remote.Program(command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files) as program:
+    with remote.Program(
+        command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files, warn=output.complain
+    ) as program:
         report = check(remote.subject(convention, program), convention=convention, spec=spec)
     repeat(program.text())
     unseen = "whether the program writes into its arguments"

@@ -25,6 +25,10 @@ class SubjectError(Exception):
         self.cause = cause
 
 
+class CannotTellError(Exception):
+    """The specification does not determine what is right, or the subject shows nothing that can be judged."""
+
+
 class NotAnsweredError(Exception):
     """A recorded or remote subject has no answer to a call, so its case is not judged."""
 
@@ -56,7 +60,7 @@ def call(
     try:
         with torch.set_grad_enabled(grad):
             found = subject(*copies[0], **copies[1])
-    except (SubjectError, NotAnsweredError, KeyboardInterrupt):
+    except (SubjectError, NotAnsweredError, CannotTellError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise _unusable("raises", f"{what} raised {string(error, type(error).__name__)}", what) from error
@@ -138,7 +142,7 @@ def _tensor(found: Any) -> Tensor:
         found = found.numpy() if not hasattr(found, "__array__") and hasattr(found, "numpy") else found
     numbers = np.asarray(found)
     if numbers.dtype.kind == "O" and all(isinstance(x, Number) for x in numbers.flat):
-        numbers = numbers.astype(np.float64)
+        numbers = np.array(numbers.tolist())
     if numbers.dtype.name == "bfloat16":  # of ml_dtypes
         return torch.from_numpy(numbers.view(np.int16)).view(torch.bfloat16)
     if numbers.dtype.kind not in "biufc":
@@ -146,7 +150,7 @@ def _tensor(found: Any) -> Tensor:
         raise _UnreadableError(f"{kind} of {numbers.dtype}" if _is_foreign(found) else kind)
     wide = {"f": np.float64, "c": np.complex128}.get(numbers.dtype.kind)
     numbers = numbers.astype(wide) if wide and numbers.itemsize > np.dtype(wide).itemsize else numbers
-    return torch.from_numpy(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("=")).reshape(numbers.shape))
+    return torch.from_numpy(np.array(numbers, numbers.dtype.newbyteorder("="), order="C"))
 
 
 def _dense(t: Tensor, grad: bool) -> Tensor:
