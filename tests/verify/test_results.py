@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.programs import cases as programs
 
 from posenc import verify
 from posenc.verify.conventions import CONVENTIONS
 from posenc.verify.identity.identify import identify
-from tests.programs import cases as programs
 
 
 class Foreign:
