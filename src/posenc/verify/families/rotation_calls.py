@@ -270,6 +270,7 @@ def _steady(family: "Rotation", subject: Any) -> None:
     (q, k), (right, _) = (
         rotate(family.convention, fresh(subject), whole, keys, torch.arange(end)) for keys in (0 * whole, whole)
     )
+    family.returned = str(right.dtype)[6:]
     crossed = "rope.side.mixed" if q.any() else "rope.side.exchanged"
     for code, off, words in (
         ("rope.not_deterministic", other - first, "the same call on two copies gives two results"),
