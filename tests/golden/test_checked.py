@@ -111,7 +111,7 @@ def test_a_fault_is_found_by_name(name, change, code, first, only, vectors, tmp_
     (cause,) = report.causes
     assert cause.code in rules.known()
     assert cause.message
-    assert cause.help
+    assert cause.fix
     case = cause.smallest_case
     assert {"layer", "file", "position", "pair", "found", "expected"} <= set(case)
     assert abs(case["found"] - case["expected"]) > 1e-6

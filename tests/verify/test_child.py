@@ -112,7 +112,7 @@ for fd in range(3, 64):
 def test_what_goes_wrong_is_a_finding(tmp_path, code, expected, said):
     cause = only_cause(run(tmp_path, code))
     assert (cause.code, said in cause.message) == (expected, True), cause.message
-    assert cause.help or expected in ("subject.raises", "subject.not_finite")  # to which a check adds it
+    assert cause.fix or expected in ("subject.raises", "subject.not_finite")  # to which a check adds it
 
 
 @pytest.mark.sample(1)
