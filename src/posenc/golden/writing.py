@@ -17,7 +17,7 @@ Array = NDArray[Any]
 FORMATS = ("safetensors", "npz", "npy", "json")
 MANIFEST = "manifest.json"
 MADE_BY = "posenc golden"
-JSON_LAYOUT = '{"cos": {"dtype": "float32", "shape": [26, 64], "data": [numbers in C order, not nested]}}'
+JSON_ARRAY = '{"dtype": "float32", "shape": [26, 64], "data": [numbers in C order, not nested]}'
 MAX_BYTES = 1 << 28  # limit for a file that is read
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
@@ -87,7 +87,7 @@ def read(directory: Path, file: str, name: str) -> tuple[Array, str] | None:
         SafetensorError,
         zipfile.BadZipFile,
     ) as error:
-        raise ValueError(f"golden check: {path} cannot be read: {' '.join(str(error).split())[:200]}.") from error
+        raise ValueError(f"golden check: {path} cannot be read: {' '.join(str(error).split())[:240]}.") from error
     return found
 
 
@@ -112,12 +112,8 @@ def _of_json(data: bytes, name: str) -> tuple[Array, str] | None:
     if name not in fields:
         return None
     if not isinstance(fields[name], dict) or {"dtype", "shape", "data"} - set(fields[name]):
-        got = (
-            f"an object with {', '.join(fields[name])}"
-            if isinstance(fields[name], dict)
-            else type(fields[name]).__name__
-        )
-        raise TypeError(f"{name} must be {JSON_LAYOUT[8:-1]}; got {got:.60}")
+        got = list(fields[name]) if isinstance(fields[name], dict) else type(fields[name]).__name__
+        raise TypeError(f"{name} must be {JSON_ARRAY}; got {got!s:.60}")
     shape, dtype = fields[name]["shape"], str(fields[name]["dtype"])
     held = "float32" if dtype == "bfloat16" else dtype
     if held not in _DTYPES.values():
