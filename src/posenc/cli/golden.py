@@ -24,8 +24,8 @@ _PAIRINGS = (None, "half", "interleaved")
     "--format",
     "form",
     metavar="NAME",
-    help='With --config: safetensors, npz, npy, or json: {"cos": {"dtype": "float32", "shape": [26, 64], "data": [...]}}, '
-    "not nested.",
+    help='With --config: safetensors, npz, npy or json: {"cos": {"dtype": "float32", "shape": [26, 64], "data": [...]}}'
+    ", not nested.",
     show_default="safetensors",
 )
 @click.option("--pairing", help="With --config: half or interleaved, for a model type unknown to posenc.")
