@@ -183,6 +183,42 @@ def test_any_result_ends_in_a_status(convention, kind):
     assert checked(convention, OTHER[kind]).status in ("pass", "equivalent", "fail", "cannot_tell")
 
 
+APPLIED = [
+    "rope_fn",
+    "rope_offset_fn",
+    "lucidrains",
+    "bshd_module",
+    "hf_rope",
+    "meta_complex",
+    "xpos_fn",
+    "rope_axes_fn",
+    "additive_module",
+]
+APPLIED += ["additive_2d_module", "relative_table_fn", "bias_fn", "score_mod", "attention", "cached_model"]
+
+
+@pytest.mark.parametrize("convention", APPLIED)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_numbers_that_are_right_up_to_the_rounding_of_their_dtype(convention, dtype):
+    report = checked(convention, OTHER[dtype])
+    assert report.status == right()[convention].expect, report
+
+
+def rope(x, positions, held):
+    angle = positions.to(held).double()[:, None] * 10000.0 ** (-torch.arange(0, 64, 2).double() / 64)
+    a, b = x.double().chunk(2, -1)
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), -1).bfloat16()
+
+
+@pytest.mark.parametrize(("held", "status"), [(torch.int64, "pass"), (torch.bfloat16, "fail"), (torch.float16, "fail")])
+def test_half_precision_of_positions_shows_in_half_precision(held, status):
+    spec = {"encoding": "rope", "head_dim": 64, "base": 10000.0, "layout": "half"}
+    report = verify.check(lambda x, positions: rope(x, positions, held), convention="rope_fn", spec=spec)
+    assert report.status == status
+    assert all(cause.code.startswith("rope.precision.positions_") for cause in report.causes), report
+    assert any("what bfloat16 does not show" in line for line in report.not_judged)
+
+
 @pytest.mark.parametrize("convention", ["rope_fn", "slopes_fn", "bucket_fn", "mrope_fn", "rope2d_table_fn", "hf_rope"])
 @pytest.mark.parametrize("kind", SAME | NO_NUMBERS | OTHER)
 def test_identify_ends_too(convention, kind):

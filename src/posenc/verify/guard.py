@@ -112,6 +112,11 @@ def shaped(t: Any, shape: tuple[int, ...], what: str, *, grad: bool = False, hid
     raise _unusable("result", f"{what} must return a tensor of shape {shape}; got {type(t).__name__}", what)
 
 
+def rounding(t: Tensor) -> float:
+    """Return the rounding error of a result's dtype, never finer than float32's."""
+    return max(torch.finfo(t.dtype).eps if t.is_floating_point() else 0.0, 1.2e-7)
+
+
 def _reading(read: Callable[[], _Read], found: Any, what: str) -> _Read:
     """Return what can be read from a result; any error of its own code is a finding."""
     try:

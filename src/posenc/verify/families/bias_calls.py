@@ -16,7 +16,7 @@ from torch import Tensor
 from posenc.verify import guard
 from posenc.verify.engine import Case, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.records import FLOAT32, Array, Model, kind
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -44,8 +44,7 @@ def ask(subject: Any, size: Size, convention: str) -> tuple[Array, float]:
     if found.is_complex() or (found == torch.inf).any():
         call = "bias({}, {}, {})".format(*size)
         raise SubjectError(Cause("subject.not_finite", f"{call} returns {what}", 1.0, {"call": call}))
-    eps = torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
-    return found.double().numpy().copy(), max(eps, FLOAT32)
+    return found.double().numpy().copy(), guard.rounding(found)
 
 
 def count(subject: Any, tokens: int, convention: str, usual: tuple[int, ...]) -> int:
@@ -108,11 +107,12 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
 
 def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:
     """Raise an error if a score_mod does not return the score plus its result for a score of 0."""
-    found = _scores(subject, size, SCORE).double().numpy()
+    scores = _scores(subject, size, SCORE)
+    found = scores.double().numpy()
     kept = (zero > -1e30) & np.isfinite(found)
     back = found[kept] - zero[kept]
     off = np.abs(back - SCORE) / (1 + np.abs(zero[kept]).max(initial=0.0))
-    if (off > 1e-4).any():
+    if (off > 1e-4 + 2 * guard.rounding(scores)).any():
         words = f"a score of {SCORE:g} is returned as {back[off.argmax()]:.5g} after the bias is subtracted"
         raise SubjectError(Cause(code, words, float(off.max()), {"score": SCORE}))
 
