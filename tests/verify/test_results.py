@@ -13,7 +13,6 @@ from posenc import verify
 from posenc.verify.conventions import CONVENTIONS
 from posenc.verify.identity.identify import identify
 
-
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # nested and sparse tensors are prototypes
 
 
