@@ -70,7 +70,7 @@ def judged(subject, convention, spec, status, code):
     report = verify.check(subject, convention=convention, spec=spec)
     first = report.causes[0].code if report.causes else ""
     assert (report.status, first if code else "") == (status, code), report
-    assert not any("{" in cause.message + cause.help for cause in report.causes), report
+    assert not any("{" in cause.message + cause.fix for cause in report.causes), report
     return report
 
 

@@ -191,7 +191,7 @@ def test_positions_and_precision(name):
     subject, more, expected, words = {**FAR, **PRECISION}[name]
     report = judged(subject, **more)
     assert code(report) == expected, report
-    said = report.causes[0].message + report.causes[0].help if report.causes else report.because
+    said = report.causes[0].message + report.causes[0].fix if report.causes else report.because
     assert words in said
 
 

@@ -171,7 +171,7 @@ class Sinusoid(Added):
             return super().slack(seen, predicted, model)
         largest = np.maximum(np.abs(predicted), max(abs(self.calls.keep), 1.0))
         slack: Array = self.rows(model, seen.case)[1] + 16 * FLOAT32 * largest
-        return slack + 2.0**-7 if seen.case.kind == "half" else slack
+        return slack + (2.0**-7 if seen.case.kind == "half" else self.calls.half)
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
         """Return the rows of the last call of a case, and the float32 error of each number."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from posenc.verify import guard
 from posenc.verify.engine import Case, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.records import FLOAT32, Array, Model, kind
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -44,8 +44,7 @@ def ask(subject: Any, size: Size, convention: str) -> tuple[Array, float]:
     if found.is_complex() or (found == torch.inf).any():
         call = "bias({}, {}, {})".format(*size)
         raise SubjectError(Cause("subject.not_finite", f"{call} returns {what}", 1.0, {"call": call}))
-    eps = torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
-    return found.double().numpy().copy(), max(eps, FLOAT32)
+    return found.double().numpy().copy(), guard.rounding(found)
 
 
 def count(subject: Any, tokens: int, convention: str, usual: tuple[int, ...]) -> int:
@@ -62,14 +61,11 @@ def _slopes(subject: Any, size: Size) -> Tensor:
     """Return a bias of two tokens from slopes, which may be any kind of list."""
     n, what = size[0], f"slopes({size[0]})"
     found = invoke(subject, n, what=what)
-    try:
-        s = np.array([float(s) for s in (found.detach().cpu().flatten() if isinstance(found, Tensor) else found)])
-    except (TypeError, ValueError):
-        s = np.full(1, np.nan)
-    if isinstance(found, Mapping) or not np.isfinite(s).all():
-        message = f"{what} must return a list of finite numbers; got {found!r:.60}"
+    t = guard.array(found, what).flatten()
+    if t.is_complex() or not (t.double().abs() < 1e30).all():
+        message = f"{what} must return a list of finite numbers; got {t.tolist()!s:.60}"
         raise SubjectError(Cause("subject.shape", message, 1.0, {"n_heads": n}))
-    return torch.from_numpy(-s[:, None, None] * distance(size))
+    return -t.double()[:, None, None] * torch.from_numpy(distance(size))
 
 
 def _bias(subject: Any, size: Size) -> Tensor:
@@ -81,7 +77,7 @@ def _bias(subject: Any, size: Size) -> Tensor:
             found = found[0]
         with suppress(RuntimeError):
             found = found.expand(size)
-    return guard.shaped(found, size, what)
+    return guard.shaped(found, size, what, hides=True)
 
 
 def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
@@ -96,7 +92,7 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
         over_all = torch.vmap(over_all, in_dims=axes)
 
     def one_by_one(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
-        each = [torch.as_tensor(subject(s, b, i, j, t)) for i in h for j in q for t in k]
+        each = [guard.array(subject(s, b, i, j, t), what) for i in h for j in q for t in k]
         return torch.stack(each).reshape(size)
 
     try:
@@ -106,16 +102,17 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
             raise
         # plain Python such as `if kv_idx > q_idx` is right too, one number at a time
         found = guard.call(one_by_one, *at, *places, what=what)
-    return guard.shaped(found, size, what).detach()
+    return guard.shaped(found, size, what, hides=True)
 
 
 def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:
     """Raise an error if a score_mod does not return the score plus its result for a score of 0."""
-    found = _scores(subject, size, SCORE).double().numpy()
+    scores = _scores(subject, size, SCORE)
+    found = scores.double().numpy()
     kept = (zero > -1e30) & np.isfinite(found)
     back = found[kept] - zero[kept]
     off = np.abs(back - SCORE) / (1 + np.abs(zero[kept]).max(initial=0.0))
-    if (off > 1e-4).any():
+    if (off > 1e-4 + 2 * guard.rounding(scores)).any():
         words = f"a score of {SCORE:g} is returned as {back[off.argmax()]:.5g} after the bias is subtracted"
         raise SubjectError(Cause(code, words, float(off.max()), {"score": SCORE}))
 
