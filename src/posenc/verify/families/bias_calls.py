@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -41,8 +41,10 @@ def distance(size: Size) -> Array:
 
 def ask(subject: Any, size: Size, convention: str, row: int = 0) -> tuple[Array, float]:
     """Return the bias, and the rounding error of its numbers; a score_mod is called for a row of the batch."""
-    call = {"slopes_fn": _slopes, "bias_fn": _bias, "score_mod": partial(_scores, row=row)}[convention]
-    found = call(subject, size)
+    if convention == "score_mod":
+        found = _scores(subject, size, row=row)
+    else:
+        found = (_slopes if convention == "slopes_fn" else _bias)(subject, size)
     what = "complex numbers" if found.is_complex() else "+inf, which makes a softmax NaN; hide keys by -inf"
     if found.is_complex() or (found == torch.inf).any():
         call = "bias({}, {}, {})".format(*size)
@@ -282,7 +284,7 @@ class Biases(Family):
         return {**case, **dict(zip(names, (*map(int, at), *found), strict=True))}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return a window that no call shows, since a separate mask may hide these keys, and calls that have no rule."""
+        """Return a window that no call shows, since a separate mask may hide keys, and calls that have no rule."""
         found = [] if self.causal or self.open or self.score_mod else [FEWER]
         if self.window and seen:
             far = [distance(s.case.args[:3]) >= self.window for s in seen]
