@@ -25,8 +25,8 @@ _SCALED = (
 )
 _AXES = "head_dim dim rotary_dim base layout interleaved max_positions activation_dtype"
 _ADDED = "dim d_model head_dim base temperature layout variant start offset order origin"
-_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype"
-_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised"
+_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype interpolation"
+_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised interpolation"
 _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
     "bias_max variant start offset order interleaved section"

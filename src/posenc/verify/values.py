@@ -55,7 +55,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         ("section", "a list of whole numbers", _is_list),
         ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, is_number)),
         ("config", "a dict", lambda said: isinstance(said, Mapping)),
-        ("scaling", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
+        ("scaling interpolation", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
         ("encoding layout variant order ladder next_after", "a word", lambda said: isinstance(said, str)),
     )
     for word in words.split()
