@@ -47,15 +47,37 @@ class Convention:
         """
         return {name: tuple(args.split(", ")) for name, args in re.findall(r"(\w+)\(([\w, ]+)\)", self.call)}
 
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The axes of tensors.
+
+        >>> CONVENTIONS["attention"].axes["k"]
+        ('batch', 'heads', 'seq', 'dim')
+        """
+        found = re.findall(r"((?:\w+(?:, | and ))*\w+) \(([\w, ]+)\)", self.call)
+        return {
+            name: tuple(axis.strip(",") for axis in axes.split(", "))
+            for names, axes in found
+            for name in re.split(", | and ", names)
+        }
+
 
 CONVENTIONS: Mapping[str, Convention] = {
-    "hf_rope": Convention("(module rotary(x, position_ids) -> (cos, sin), function apply(q, k, cos, sin) -> (q, k))"),
-    "meta_complex": Convention("(function table(end) -> complex table, function apply(q, k, table) -> (q, k))"),
+    "hf_rope": Convention(
+        "(module rotary(x, position_ids) -> (cos, sin), function apply(q, k, cos, sin) -> (q, k)), q and k (batch, "
+        "heads, seq, dim), position_ids (batch, seq), x any tensor with their dtype"
+    ),
+    "meta_complex": Convention(
+        "(function table(end) -> complex table, function apply(q, k, table) -> (q, k)), q and k (batch, seq, heads, "
+        "dim), table (seq, pairs) of the call's own positions"
+    ),
     "rope_fn": Convention("rope(x, positions), x (batch, heads, seq, dim), positions (seq,)", ("", _POSITIONS)),
-    "rope_offset_fn": Convention("rope(x, offset)", ("", _OFFSET)),
-    "lucidrains": Convention("object with rotate_queries_or_keys(x, offset)"),
-    "bshd_module": Convention("forward(q, k) on (batch, seq, heads, dim), positions from 0", (_Q, _K)),
-    "xpos_fn": Convention("xpos(q, k) -> (q, k)", (_Q, _K), "xpos"),
+    "rope_offset_fn": Convention(
+        "rope(x, offset), x (batch, heads, seq, dim), positions offset, offset + 1, ..", ("", _OFFSET)
+    ),
+    "lucidrains": Convention("object with rotate_queries_or_keys(x, offset), x (batch, heads, seq, dim)"),
+    "bshd_module": Convention("forward(q, k) -> (q, k), q and k (batch, seq, heads, dim), positions from 0", (_Q, _K)),
+    "xpos_fn": Convention("xpos(q, k) -> (q, k), q and k (batch, heads, seq, dim), positions from 0", (_Q, _K), "xpos"),
     "mrope_fn": Convention(
         "angles(position_ids) -> (seq, head_dim / 2), position_ids (3, seq)", (_POSITIONS + " coords",)
     ),
@@ -63,7 +85,8 @@ CONVENTIONS: Mapping[str, Convention] = {
         "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y", (_H, _W)
     ),
     "mrope_positions_fn": Convention(
-        "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns)",
+        "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns), "
+        "time_steps one number for each picture or video",
         ("segments parts", "time_steps steps time_step"),
     ),
     "rope_axes_fn": Convention(
@@ -82,10 +105,10 @@ CONVENTIONS: Mapping[str, Convention] = {
         "table(n) -> (2n - 1, dim), row r holds distance (n - 1) - r",
         ("n length seq_len seqlen klen size max_len n_positions n_tokens",),
     ),
-    "relative_index_fn": Convention("index(h, w) -> (h*w, h*w)", (_H, _W), "index"),
+    "relative_index_fn": Convention("index(h, w) -> (h*w, h*w) rows of a table", (_H, _W), "index"),
     "slopes_fn": Convention("slopes(n_heads) -> list", (_HEADS + " n h",), "slope"),
     "bias_fn": Convention(
-        "bias(heads, q_len, kv_len), broadcastable to (heads, q_len, kv_len)",
+        "bias(heads, q_len, kv_len) -> bias that broadcasts to (heads, q_len, kv_len), queries the last q_len keys",
         (_HEADS + " h n", _Q_LEN + " q n m i", _KV_LEN + " k kv n m j"),
     ),
     "score_mod": Convention("score_mod(score, b, h, q_idx, kv_idx) -> score", ("", "", "", "", ""), "score_mod"),
@@ -102,12 +125,17 @@ CONVENTIONS: Mapping[str, Convention] = {
         "positions(cu_seqlens) -> (total,)",
         ("cu_seqlens cu_seq_lens cu cu_lens cu_lengths cumulative bounds boundaries",),
     ),
-    "learned_rows_fn": Convention("rows(attention_mask) -> row numbers of the learned table", (_MASK,), "rows"),
+    "learned_rows_fn": Convention(
+        "rows(attention_mask) -> row numbers of the learned table, attention_mask (batch, total)", (_MASK,), "rows"
+    ),
     "cached_model": Convention(
-        "model(x, cache) -> (y, cache), x (batch, seq, dim), cache None at first",
+        "model(x, cache) -> (y, cache), x and y (batch, seq, dim), dim the width of the model, cache None at first",
         ("", "cache kv_cache past past_kv past_key_values layer_past state memory"),
     ),
-    "attention": Convention("attention(q, k, v, positions) -> out", (_Q, _K, "", _POSITIONS)),
+    "attention": Convention(
+        "attention(q, k, v, positions) -> out, q, k and v (batch, heads, seq, dim), positions (seq,)",
+        (_Q, _K, "", _POSITIONS),
+    ),
     "encoding": Convention("a posenc Encoding or a subclass"),
 }
 

@@ -1,6 +1,7 @@
 """Call arbitrary code: errors there become findings, never tracebacks."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,11 @@ from torch import Tensor
 
 from posenc.placed import map_tensors, tensors
 from posenc.verify.report import Cause
+
+Listener = Callable[[tuple[Any, ...], dict[str, Any], bool], None]
+LISTENER: ContextVar[Listener | None] = ContextVar(
+    "listener", default=None
+)  # sees arguments, and whether to keep grads
 
 
 class SubjectError(Exception):
@@ -37,6 +43,8 @@ def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False,
         SubjectError: It raised (subject.raises), wrote to its arguments (subject.writes_input), or returned NaN
             (subject.not_finite).
     """
+    if (listener := LISTENER.get()) is not None:
+        listener(args, options, grad)
     copies = map_tensors(torch.clone if grad else _copy, (args, options))  # gradients pass through a clone
     before = map_tensors(_copy, copies)
     try:

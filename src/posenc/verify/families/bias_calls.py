@@ -205,7 +205,9 @@ class Biases(Family):
             yield Case("beyond", (n, 3, beyond + 2), f"3 queries after {beyond - 1} keys", optional=True)
         more = [(7, 7, n, 11, 11), (11, 11, n, 7, 7)]
         more += [(3, 9, n, 3, 8), (1, 9, n, 3, 9)] if sizes else []
-        yield from (Case("again", (n, *size), optional=1 < size[0] < size[1]) for size in more)
+        yield from (
+            Case("again", (n, *size), "after a call of another size", optional=1 < size[0] < size[1]) for size in more
+        )
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the bias."""
