@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.verify import family_of, guard
+from posenc.verify import family_of, guard, values
 from posenc.verify import spec as specs
 from posenc.verify.conventions import CONVENTIONS
 from posenc.verify.engine import Case
@@ -48,7 +48,7 @@ class Explanation:
     Args:
         convention: Its name.
         call: How it is called.
-        words: The words of a specification that it reads, besides encoding.
+        words: The words of a specification that it reads, and what each may be.
         spec: The specification of the right program.
         covers: The lengths, offsets, dtypes, batches, masks and caches of all calls.
         arguments: For each argument, the dtypes, sizes and values of all calls.
@@ -58,7 +58,7 @@ class Explanation:
 
     convention: str
     call: str
-    words: tuple[str, ...]
+    words: Mapping[str, str]
     spec: Mapping[str, Any]
     covers: Mapping[str, str]
     arguments: Mapping[str, str]
@@ -76,10 +76,7 @@ def explain(convention: str) -> Explanation:
     >>> explain("slopes_fn").arguments
     {'n_heads': '8 to 16'}
     """
-    row, words = (
-        CONVENTIONS[convention],
-        tuple(dict.fromkeys(w for w in specs.READS[convention].split() if w != "encoding")),
-    )
+    row, words = CONVENTIONS[convention], {word: values_of(word, convention) for word in words_of(convention)}
     if convention not in EXAMPLES:  # encodings of this library: their laws
         from posenc import laws
 
@@ -89,6 +86,37 @@ def explain(convention: str) -> Explanation:
     kinds = {kind: _kind([c for c in calls if c.kind == kind]) for kind in dict.fromkeys(c.kind for c in calls)}
     covers, arguments = _covers(convention, calls, spec), _arguments(convention, calls)
     return Explanation(convention, row.call, words, spec, covers, arguments, kinds, (*_constant(calls), *left))
+
+
+def words_of(convention: str) -> list[str]:
+    """Return the words of a specification that a convention reads."""
+    return list(dict.fromkeys(("encoding", *specs.READS[convention].split())))
+
+
+def values_of(word: str, convention: str = "") -> str:
+    """Return what a word of a specification may be.
+
+    >>> values_of("layout"), values_of("next_after")
+    ('half, interleaved', 'all_axes, sides')
+    """
+    from posenc.families.resizing import RULES_2D
+    from posenc.verify.families import builders, pictures, trained
+
+    own = CONVENTIONS[convention].encodings if convention else ""
+    known: Mapping[str, Iterable[str]] = {
+        "encoding": own.split() or (*sorted(specs.ENCODINGS), "or a name of `posenc list`"),
+        "scaling": (*sorted(specs.SCALINGS), "or a dict of rope_type and its parameters"),
+        "layout": sorted(specs.LAYOUTS),
+        "variant": [*specs.FORMULAS.split(), *values.allowed("variant", "bias_fn")[0]],
+        "order": ("xy", "yx", "any"),
+        "ladder": pictures.LADDERS,
+        "next_after": builders.AFTER,
+        "interpolation": trained.STRETCHED if convention == "additive_module" else (*RULES_2D, "or a dict of mode, .."),
+    }
+    names, kind = values.allowed(word, convention)
+    if word in ("variant", "order") and names:
+        return ", ".join(names)
+    return ", ".join(known.get(word, names if kind in ("", "a word") else [*names, kind])) or "a word"
 
 
 def _asked(convention: str, spec: Mapping[str, Any], subject: Any) -> tuple[list[Call], list[str]]:
@@ -220,7 +248,7 @@ def text(found: Explanation) -> str:
         return [f"    {name:{width}}{words}" for name, words in said.items()]
 
     lines = [found.convention, wrapped(found.call, 100, "  "), "", "  words of a specification:"]
-    lines += [wrapped(" ".join(("encoding", *found.words)), 100, "    ")]
+    lines += table(found.words)
     if found.spec:
         lines += ["", wrapped(f"asked, if the specification is {dict(found.spec)}:", 100, "  "), *table(found.covers)]
         lines += ["", "  arguments:", *table(found.arguments)]
