@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
+from contextvars import ContextVar
 from numbers import Number
 from typing import Any, TypeVar
 
@@ -15,6 +16,11 @@ from posenc.verify.sentences import string
 
 _READABLE = ("__dlpack__", "__array__", "numpy")  # how arrays of other libraries become ours: JAX, MLX, TensorFlow
 _Read = TypeVar("_Read")
+
+Listener = Callable[[tuple[Any, ...], dict[str, Any], bool], None]
+LISTENER: ContextVar[Listener | None] = ContextVar(
+    "listener", default=None
+)  # sees arguments, and whether to keep grads
 
 
 class SubjectError(Exception):
@@ -55,6 +61,8 @@ def call(
             cannot be read (subject.result), or returned NaN (subject.not_finite).
         NotAnsweredError: The result carries no gradients, since it is an array of another library.
     """
+    if (listener := LISTENER.get()) is not None:
+        listener(args, options, grad)
     copies = map_tensors(torch.clone if grad else _copy, (args, options))  # gradients pass through a clone
     before = map_tensors(_copy, copies)
     try:

@@ -57,16 +57,16 @@ def text(report: Report, target: str, width: int = 80) -> str:
     """
     lines = [_verdict(report, printable(target))]
     if report.because:
-        lines.append(_wrapped(f"because {report.because}", width, "  "))
+        lines.append(wrapped(f"because {report.because}", width, "  "))
     for cause in report.causes:
         case = ", ".join(f"{key} {_value(value)}" for key, value in cause.smallest_case.items())
         parts = {"smallest case: ": case, "evidence: ": _value(cause.evidence), "fix: ": cause.fix}
         parts["follows from it: "] = ", ".join(cause.consequences)
         said = [cause.message, *(f"{name}{words}" for name, words in parts.items() if words)]
-        lines += ["", f"  {printable(cause.code)}", *(_wrapped(words, width, "    ") for words in said), ""]
-    lines += [_wrapped(f"not judged: {what}", width, "  ") for what in report.not_judged]
+        lines += ["", f"  {printable(cause.code)}", *(wrapped(words, width, "    ") for words in said), ""]
+    lines += [wrapped(f"not judged: {what}", width, "  ") for what in report.not_judged]
     if report.definitions:
-        lines.append(_wrapped(f"compared with: {', '.join(report.definitions)}", width, "  "))
+        lines.append(wrapped(f"compared with: {', '.join(report.definitions)}", width, "  "))
     if report.causes:
         lines.append(f"`posenc rule {printable(report.causes[0].code)}` explains it.")
     return "\n".join(lines)
@@ -101,6 +101,7 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-def _wrapped(said: str, width: int, indent: str) -> str:
-    wrapper = textwrap.TextWrapper(width, indent, indent + "  ", break_long_words=False, break_on_hyphens=False)
+def wrapped(said: str, width: int, indent: str, hang: int = 2) -> str:
+    """Return text in lines of at most a width, all but the first one indented by `hang` more."""
+    wrapper = textwrap.TextWrapper(width, indent, indent + " " * hang, break_long_words=False, break_on_hyphens=False)
     return wrapper.fill(printable(" ".join(said.split())))

@@ -72,7 +72,7 @@ class Sinusoid(Added):
     """
 
     prefix, cut_wrong, divides, pairs = "sinusoidal", "sinusoidal.slice.tail", 2, 32
-    ignores = "table_rows padding padding_idx"
+    ignores = "table_rows padding padding_idx interpolation"
     shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for code that keeps a table
     single: Shape = (1, 1)
     later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))

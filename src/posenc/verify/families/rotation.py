@@ -207,6 +207,8 @@ class Rotation(Family):
         last = max((s.case.args[0].pos[-1] for s in seen), default=0)
         if last and (self.asked.max_positions or 0) > last + 1:
             said.append(f"positions beyond {last:,}")
+        if self.convention in rotation_calls.BELOW and self.asked.trained is not None:
+            said.append("positions below 0: frequencies depend on the length of the text")
         if self.asked.activation_dtype is None:
             said.append("half precision: no activation_dtype is declared")
         return said
@@ -219,6 +221,8 @@ def _kinds(asked: Asked) -> list[Kind]:
     return [
         kind("rope.decode.single_token_path", "single", "short near"),
         kind("rope.batch.rows_share", "rows", "short near"),
+        kind("rope.positions.restart", "restart", "short near"),
+        kind("rope.heads.grouped", "grouped", "short near"),
         kind("rope.offset.ignored_by_cache", "offsets", "short near"),
         kind(kept, "again", "short near"),
         kind("rope.precision.cache_rebuilt_in_low_precision", "after_half", f"short near after_half_short {half}"),
