@@ -1,5 +1,7 @@
 """Rotations over several axes: faults and correct variants of tables, of functions, and of M-RoPE's sections."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -133,6 +135,233 @@ SECTIONS = {
 }
 
 
+CUT, ORDER = "mrope.section_cut", "mrope.section_order"
+
+
+def ladder(widths, base=10000.0, over=None, start=0):
+    """Return base^(-2k / width) of each axis, pair by pair, as diffusion models compute them."""
+    bases = base if isinstance(base, tuple) else (base,) * len(widths)
+    return torch.cat(
+        [b ** (-(torch.arange(0, w, 2).double() + start) / (over or w)) for w, b in zip(widths, bases, strict=True)]
+    )
+
+
+def follow(widths):
+    return torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths) // 2)
+
+
+def axial(widths, freq=None, axes=None, **more):
+    """Return angles(position_ids): each axis has its own frequencies, and its own pairs."""
+    freq, axes = ladder(widths, **more) if freq is None else freq, follow(widths) if axes is None else axes
+    return lambda ids: ids.double()[axes].T * freq
+
+
+def columns(widths, cuts):
+    """Return angles as Wan's tables give them: neighbouring columns of cosines and sines, cut by axis."""
+    freq = ladder(widths).repeat_interleave(2)
+    axis = torch.repeat_interleave(torch.arange(len(cuts)), torch.tensor(cuts))
+
+    def angles(ids):
+        columns = ids.double()[axis].T * freq
+        return torch.atan2(columns[:, 1::2].sin(), columns[:, 0::2].cos())
+
+    return angles
+
+
+def turn(angles, pairing="interleaved", gain=1.0, cut=None):
+    """Return rope(x, positions) on any number of axes, by the angles of one row of positions."""
+
+    def rope(x, positions):
+        angle = torch.stack([angles(row.T) for row in positions])[:, None].to(x.dtype)
+        n = 2 * angle.shape[-1]
+        x, rest = x[..., :n], x[..., n:]
+        u, v = (x[..., ::2], x[..., 1::2]) if pairing == "interleaved" else x.chunk(2, -1)
+        y = u * angle.cos() - v * angle.sin(), v * angle.cos() + u * angle.sin()
+        y = torch.stack(y, -1).flatten(-2) if pairing == "interleaved" else torch.cat(y, -1)
+        return torch.cat((y * gain, rest), -1)
+
+    return rope
+
+
+WAN, FLUX, COG = (44, 42, 42), (16, 56, 56), (16, 24, 24)
+WAN_SPEC = {"encoding": "axial_rope", "head_dim": 128, "widths": [44, 42, 42]}
+FLUX_SPEC = {"encoding": "rope", "ladder": "axis", "head_dim": 128, "axes_dim": [16, 56, 56]}
+COG_SPEC = {"encoding": "axial_rope", "head_dim": 64, "section": [8, 12, 12]}
+COSMOS = (10000.0, 20000.0, 40000.0)
+FOUR_SPEC = {"encoding": "axial_rope", "head_dim": 128, "base": 2000.0, "n_axes": 4}
+HALF_WAY = torch.cat((ladder((64,))[:32], ladder((64,))[:32]))
+AXIAL = {
+    "Wan": (axial(WAN), WAN_SPEC, "pass"),
+    "FLUX": (axial(FLUX), FLUX_SPEC, "pass"),
+    "CogVideoX": (axial(COG), COG_SPEC, "pass"),
+    "FLUX.2": (axial((32,) * 4, base=2000.0), FOUR_SPEC, "pass"),
+    "Cosmos": (axial(WAN, base=COSMOS), WAN_SPEC | {"base": list(COSMOS)}, "pass"),
+    "Cosmos, one base": (axial(WAN), WAN_SPEC | {"base": list(COSMOS)}, "mrope.config.theta_not_read"),
+    "M-RoPE with a series for each axis": (axial(COG), COG_SPEC | {"encoding": "mrope", "ladder": "axis"}, "pass"),
+    "clockwise": (lambda ids: -axial(WAN)(ids), WAN_SPEC, "pass"),
+    "from 1": (lambda ids: axial(WAN)(ids + 1), WAN_SPEC, "equivalent"),
+    "float32": (lambda ids: axial(WAN)(ids).float(), WAN_SPEC, "pass"),
+    "one series": (axial(WAN, ladder((128,))), WAN_SPEC, "mrope.frequency.one_series"),
+    "a series for each, not asked": (
+        axial(WAN),
+        {"encoding": "mrope", "head_dim": 128, "section": [22, 21, 21]},
+        "mrope.frequency.restart",
+    ),
+    "over the head": (axial(WAN, over=128), WAN_SPEC, "mrope.frequency.width"),
+    "over a third": (axial(WAN, over=128 / 3), WAN_SPEC, "mrope.frequency.width"),
+    "over the width of time": (axial(FLUX, over=16), FLUX_SPEC, "mrope.frequency.width"),
+    "columns cut by thirds": (columns((24, 20, 20), (22, 21, 21)), COG_SPEC | {"section": [12, 10, 10]}, CUT),
+    "cut by thirds": (axial(COG, axes=follow((22, 22, 20))), COG_SPEC, CUT),
+    "cut as FLUX": (axial(WAN, axes=follow(FLUX)), WAN_SPEC, CUT),
+    "cut where others end": (axial(WAN, axes=follow((42, 42, 44))), WAN_SPEC, CUT),
+    "sections in dimensions": (axial(COG, axes=follow((32, 48, 48))[:32]), COG_SPEC, "mrope.section_scale"),
+    "rows and columns exchanged": (axial(WAN, axes=torch.tensor([0, 2, 1])[follow(WAN)]), WAN_SPEC, ORDER),
+    "width first": (axial(WAN, axes=torch.tensor([2, 1, 0])[follow(WAN)]), WAN_SPEC, ORDER),
+    "time last": (axial((56, 56, 16)), FLUX_SPEC, ORDER),
+    "time last, all of it": (
+        axial((56, 56, 16), axes=torch.tensor([1, 2, 0])[follow((56, 56, 16))]),
+        FLUX_SPEC,
+        ORDER,
+    ),
+    "two axes of four exchanged": (
+        axial((32,) * 4, base=2000.0, axes=torch.tensor([0, 1, 3, 2])[follow((32,) * 4)]),
+        FOUR_SPEC,
+        ORDER,
+    ),
+    "one axis": (axial(FLUX, axes=follow(FLUX) * 0), FLUX_SPEC, "mrope.axes_collapsed"),
+    "alternating": (
+        axial(COG, freq=ladder((22, 22, 20))[[0, 11, 22, 1, 12, 23, 2, 13, 24] + [*range(3, 11)] * 2 + [3] * 7]),
+        COG_SPEC,
+        "mrope.frequency.mismatch",
+    ),
+    "base": (axial(WAN, base=1e6), WAN_SPEC, "mrope.config.theta_not_read"),
+    "base of FLUX.2": (axial((32,) * 4), FOUR_SPEC, "mrope.config.theta_not_read"),
+    "rounded": (lambda ids: axial(WAN)(ids.bfloat16()), WAN_SPEC, "mrope.precision.positions_bf16"),
+    "time counts double": (
+        lambda ids: axial(WAN)(ids * torch.tensor([[2], [1], [1]])),
+        WAN_SPEC,
+        "mrope.coordinates_wrong",
+    ),
+    "mirrored": (lambda ids: axial(WAN)(ids * torch.tensor([[1], [-1], [1]])), WAN_SPEC, "mrope.coordinates_wrong"),
+    "one pair": (axial(WAN, axes=torch.where(torch.arange(64) == 9, 2, follow(WAN))), WAN_SPEC, "mrope.mismatch"),
+}
+TURNED = {
+    "Wan": (turn(axial(WAN)), WAN_SPEC | {"layout": "interleaved"}, "pass"),
+    "Cosmos, half": (turn(axial(WAN), "half"), WAN_SPEC, "pass"),
+    "FLUX.2": (turn(axial((32,) * 4, base=2000.0)), FOUR_SPEC | {"layout": "interleaved"}, "pass"),
+    "two uneven axes": (
+        turn(axial((40, 24))),
+        {"encoding": "axial_rope", "head_dim": 64, "widths": [40, 24], "order": "yx", "layout": "interleaved"},
+        "pass",
+    ),
+    "two uneven axes, exchanged": (
+        turn(axial((40, 24), axes=1 - follow((40, 24)))),
+        {"encoding": "axial_rope", "head_dim": 64, "widths": [40, 24], "order": "yx", "layout": "interleaved"},
+        "rope2d.axes_swapped",
+    ),
+    "clockwise": (turn(lambda ids: -axial(WAN)(ids)), WAN_SPEC | {"layout": "interleaved"}, "equivalent"),
+    "half for interleaved": (
+        turn(axial(WAN), "half"),
+        WAN_SPEC | {"layout": "interleaved"},
+        "rope2d.layout.wrong_pairing",
+    ),
+    "one series": (
+        turn(axial(WAN, ladder((128,)))),
+        WAN_SPEC | {"layout": "interleaved"},
+        "mrope.frequency.one_series",
+    ),
+    "cut as FLUX": (turn(axial(WAN, axes=follow(FLUX))), WAN_SPEC | {"layout": "interleaved"}, CUT),
+    "rows and columns": (
+        turn(axial(WAN, axes=torch.tensor([0, 2, 1])[follow(WAN)])),
+        WAN_SPEC | {"layout": "interleaved"},
+        ORDER,
+    ),
+    "base": (turn(axial(WAN, base=1e6)), WAN_SPEC | {"layout": "interleaved"}, "mrope.config.theta_not_read"),
+}
+
+
+def yarn(width, base=1e7, factor=4.0, original=262144, over=None):
+    """Return YaRN's frequencies in the words of the paper, section 3.2, with whole ends of the ramp."""
+    i, d = torch.arange(width // 2).double(), over or width
+    plain = base ** (-2 * i / width)
+    low = math.floor(d * math.log(original / (32 * 2 * math.pi)) / (2 * math.log(base)))
+    high = math.ceil(d * math.log(original / (1 * 2 * math.pi)) / (2 * math.log(base)))
+    ramp = ((i - low) / (high - low)).clamp(0, 1)
+    return plain * (1 - ramp) + plain / factor * ramp
+
+
+QUARTER = {  # of Qwen3.5: a quarter of heads of 256, interleaved
+    "model_type": "qwen3_5_text",
+    "head_dim": 256,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e7,
+        "factor": 4.0,
+        "original_max_position_embeddings": 262144,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+        "mrope_interleaved": True,
+    },
+}
+TURNS = np.array([0, 1, 2] * 10 + [0, 1])
+BY_WORDS = {
+    "encoding": "mrope",
+    "head_dim": 256,
+    "partial_rotary_factor": 0.25,
+    "base": 1e7,
+    "section": [11, 11, 10],
+    "interleaved": True,
+    "scaling": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 262144,
+}
+GAIN = 0.1 * math.log(4.0) + 1
+STRETCHED = {
+    "YaRN by config": (mrope(TURNS, yarn(64)), {"config": QUARTER}, "pass"),
+    "YaRN by words": (mrope(TURNS, yarn(64)), BY_WORDS, "pass"),
+    "not scaled": (mrope(TURNS, base=1e7), BY_WORDS, "rope.config.scaling_ignored"),
+    "linear": (mrope(TURNS, 1e7 ** (-torch.arange(32).double() / 32) / 4), BY_WORDS, "rope.scaling.as_linear"),
+    "over the head": (mrope(TURNS, yarn(256)[:32]), BY_WORDS, "mrope.frequency.width"),
+    "the ramp over the head": (
+        mrope(TURNS, yarn(64, original=4096, over=256)),
+        BY_WORDS | {"original_max_position_embeddings": 4096},
+        "mrope.frequency.width",
+    ),
+    "blocks": (mrope(np.repeat(range(3), [11, 11, 10]), yarn(64)), BY_WORDS, "mrope.interleaving_ignored"),
+    "plain, over the head": (
+        mrope(TURNS, 1e7 ** (-torch.arange(32).double() / 128)),
+        {
+            name: value
+            for name, value in BY_WORDS.items()
+            if name not in ("scaling", "factor", "original_max_position_embeddings")
+        },
+        "mrope.frequency.width",
+    ),
+}
+PLANS = {
+    "time last": (
+        mrope(np.array([1, 2] * 12 + [0] * 8), base=1e4),
+        {"encoding": "videorope", "head_dim": 64, "section": [8, 12, 12]},
+        "pass",
+    ),
+    "a list": (
+        mrope(np.array([0, 0, 1, 2, 1, 2, 1, 2] * 4), base=1e4),
+        {"head_dim": 64, "axes": [0, 0, 1, 2, 1, 2, 1, 2]},
+        "pass",
+    ),
+    "blocks for time last": (
+        mrope(np.repeat(range(3), [8, 12, 12]), base=1e4),
+        {"head_dim": 64, "axes": "time_last", "section": [8, 12, 12]},
+        "mrope.interleaving_ignored",
+    ),
+    "time does not rotate": (
+        mrope(np.array([1, 2] * 12 + [0] * 8), torch.where(torch.arange(32) < 24, 1e4 ** (-torch.arange(32) / 32), 0)),
+        {"encoding": "hope_video", "head_dim": 64, "section": [8, 12, 12]},
+        "pass",
+    ),
+}
+
+
 def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=False, whole=torch.Tensor.long):
     """Return positions(segments, time_steps) as a processor writes it, token by token."""
 
@@ -173,6 +402,18 @@ CASES = [
         ("rope_axes_fn", FUNCTIONS),
         ("mrope_fn", SECTIONS),
         ("mrope_positions_fn", BUILDERS),
+        ("mrope_fn", AXIAL),
+        ("mrope_fn", STRETCHED),
+        ("mrope_fn", PLANS),
+        ("rope_axes_fn", TURNED),
+        (
+            "rope_axes_fn",
+            {
+                name: (turn(subject, "half", gain=GAIN), spec, want)
+                for name, (subject, spec, want) in STRETCHED.items()
+                if name.startswith("YaRN")
+            },
+        ),
     )
     for name, case in cases.items()
 ]
