@@ -128,7 +128,7 @@ SECTIONS = {
     "restart": (mrope(BLOCKS, 50000.0 ** (-NUMBER / 32)), MROPE, "mrope.frequency.restart"),
     "base": (mrope(BLOCKS, base=1e6), MROPE, "mrope.config.theta_not_read"),
     "exponents": (mrope(BLOCKS, base=50000.0**0.5), MROPE, "mrope.frequency.exponents"),
-    "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.frequency.mismatch"),
+    "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.config.theta_not_read"),
     "one pair": (mrope(np.where(np.arange(32) == 9, 2, BLOCKS)), MROPE, "mrope.mismatch"),
     "rounded, in two ways": (lambda i: mrope(BLOCKS, None, 1e4)(i.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
     "rounded": (lambda ids: mrope(BLOCKS)(ids.bfloat16()), MROPE, "mrope.precision.positions_bf16"),

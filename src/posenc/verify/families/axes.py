@@ -1,7 +1,8 @@
 """Rotations over several axes: which coordinate each pair of dimensions follows, and how fast it rotates."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -15,12 +16,13 @@ from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen, precision
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.read import BASES
+from posenc.verify.engine.read import BASES, base_of, known
 from posenc.verify.engine.records import Array, Model
-from posenc.verify.families import rotation_asked, rotation_scalings
+from posenc.verify.families import rotation_asked, rotation_faults
 
 CLOSE = 1e-4  # tolerance of a frequency (relative) or an angle (radians)
 AXES = ("time", "height", "width")
+OF_PICTURES = (256.0, 2000.0, 10.0)  # bases of HunyuanVideo, FLUX.2 and vision transformers
 FAR = 1 << 15  # far enough that slow pairs rotate as well
 LADDERS = {
     "axis": "each axis has all frequencies",
@@ -29,6 +31,17 @@ LADDERS = {
 }
 USUAL = {"axial_rope": "axis", "rope2d": "axis", "mrope": "shared"}  # ladders of encodings
 LAYOUTS = ("blocks", "interleaved", "time_last", "time_unrotated")
+ENDS = tuple(1 << power for power in range(7, 16))  # of tables, and of short integer types
+POSITIONS: dict[str, Callable[[Array], Array]] = {  # wrong positions, in words
+    **{f"positions restart at {n:,}": partial(lambda n, where: where % n, n) for n in ENDS},
+    **{
+        f"positions stay at {n - 1:,} from there on": partial(lambda n, where: np.minimum(where, n - 1), n)
+        for n in ENDS
+    },
+    "positions are kept in int8": lambda where: (where + 128) % 256 - 128,
+    "positions are kept in int16": lambda where: (where + 2**15) % 2**16 - 2**15,
+    **{f"positions are divided by {n} and rounded down": partial(lambda n, where: where // n, n) for n in (2, 4)},
+}
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -102,7 +115,7 @@ def speeds(ladder: str, axes: Any, base: Any) -> Array:
 
 def places(n_axes: int) -> Array:
     """Return places: each axis by itself, then mixed, far, and numbers that half precision cannot represent."""
-    eye, orders = np.eye(n_axes), ((2, 5, 3, 7), (3, 1, 4, 2), (11, 30, 22, 5), (63, 2, 47, 33))
+    eye, orders = np.eye(n_axes), ((2, 5, 3, 7), (3, 1, 4, 2), (11, 30, 22, 5), (63, 2, 47, 33), (200, 1900, 900, 3900))
     mixed = [np.resize(order, n_axes) for order in (*orders, (4097, 2051, 8203, 1033))]
     return np.stack((0 * eye[0], *eye, *mixed, *FAR * eye, *np.diag(np.resize((257, 515, 1031, 2055), n_axes))))
 
@@ -123,7 +136,8 @@ class Angles(Family):
         base = spec.get("base", 10000.0)
         self.n, self.head_dim = int(asked) // 2, int(spec.get("head_dim") or asked)
         self.base: Any = tuple(map(float, base)) if isinstance(base, list | tuple) else float(base)
-        self.truth = {"base": self.base, "freq": None, "sign": 1.0, "round_positions": None, "cut": None}
+        self.truth = {"base": self.base, "freq": None, "sign": 1.0, "cut": None}
+        self.truth |= dict.fromkeys(("round_positions", "round_frequencies"))
 
     def coordinates(self, model: Model, case: Case) -> Array:
         """Return the coordinates of each token on each axis, (tokens, axes)."""
@@ -139,6 +153,7 @@ class Angles(Family):
         They are one angle, unless tables are cut within a pair.
         """
         axes, freq = self.layout(model)
+        freq = precision.rounded(freq, model["round_frequencies"])
         where = precision.rounded(self.coordinates(model, case), model["round_positions"])
         angles = {id(a): np.asarray(model["sign"] * where[:, a] * freq) for a in (axes, *(model["cut"] or ()))}
         return tuple(angles[id(a)] for a in model["cut"] or (axes,) * 4)
@@ -180,8 +195,8 @@ class Angles(Family):
 
     def faults(self) -> Iterator[Fault]:
         """Yield rounded positions, other exponents, and the bases of other models."""
-        yield from precision.faults(self.word, ("positions",))
-        for base in (base for base in BASES if base != self.base):
+        yield from precision.faults(self.word, ("positions", "frequencies"))
+        for base in (base for base in (*BASES, *OF_PICTURES) if base != self.base):
             values: dict[str, Any] = {"base": base, "asked": self.base}
             if isinstance(self.base, tuple):
                 listed = ", ".join(f"{b:,.10g}" for b in self.base)
@@ -240,7 +255,7 @@ class MRope(Angles):
                 f"'axis'), and no scaling; got base {self.base}, ladder {self.ladder!r}."
             )
         freq = self._scaled() if asked.scaling != "default" else None
-        own = {"ladder": self.ladder, "axes": self.axes, "made": self.axes, "step": None}
+        own = {"ladder": self.ladder, "axes": self.axes, "made": self.axes, "step": None, "pos": None}
         self.truth = {**self.truth, **own, "base": self.base, "freq": freq, "gain": float(asked.gain(1)[0])}
 
     def _divided(self, rotary: config.Rotary) -> tuple[tuple[int, ...], Any, str]:
@@ -288,8 +303,9 @@ class MRope(Angles):
         return freq
 
     def coordinates(self, model: Model, case: Case) -> Array:
-        """Return the coordinates of each token on each axis, in steps that may not count as one."""
-        return np.asarray(case.args[0] * (1.0 if model["step"] is None else model["step"]))
+        """Return the coordinates of each token on each axis, which a model may change, or count in other steps."""
+        where = case.args[0] if model["pos"] is None else model["pos"](case.args[0])
+        return np.asarray(where * (1.0 if model["step"] is None else model["step"]))
 
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return the axis of each pair, and the frequencies of the division that the tables were made for."""
@@ -318,6 +334,8 @@ class MRope(Angles):
         ways = [way for way in self._ways() if (way[1] != self.axes).any()]
         yield from (self._follow(*way) for way in ways)
         yield from super().faults()
+        for words, pos in POSITIONS.items():
+            yield Fault("mrope.table.wraps", {"pos": pos}, {"words": words})
         yield from self._scalings()
         yield from self._ladders()
         yield from self._cuts()
@@ -337,6 +355,9 @@ class MRope(Angles):
             yield "interleaving_unbounded", np.arange(n) % count, "axes alternate up to the last pair"
         for axis, name in enumerate(self.names):
             yield "axes_collapsed", np.full(n, axis), f"all pairs follow {name}"
+        for one, two in permutations(range(count), 2):
+            words = f"the pairs of {self.names[two]} follow {self.names[one]}"
+            yield "axis_repeated", np.where(self.axes == two, one, self.axes), words
         for order in list(permutations(range(count)))[1:24]:
             words, lengths = f"the axes are {', '.join(self.names[a] for a in order)}", [section[a] for a in order]
             yield "section_order", np.where(self.axes < 0, -1, np.array(order)[self.axes]), words
@@ -358,6 +379,12 @@ class MRope(Angles):
             yield self.other_speeds(code, speeds("shared" if self.ladder == "axis" else "axis", axes, base), **over)
         for ladder in {"shared", "dealt"} - {self.ladder}:
             yield self.other_speeds("one_series", speeds(ladder, axes, base))
+        one, numbers = (own[axes], number) if self.ladder == "axis" else (np.full(n, n), np.arange(n))
+        for exponents, how in (
+            (numbers / np.maximum(one - 1, 1), "are spread so that the last pair reaches 1 / base"),
+            ((numbers + 1) / one, "are counted from 1"),
+        ):
+            yield self.other_speeds("exponents", base[axes] ** -exponents, how=how)
         if self.ladder == "axis":
             widths = {n: "all pairs", n / len(own): f"{n / len(own):.4g} pairs, an equal share of each axis"}
             widths |= {s: f"the {s} pairs of {name}" for s, name in zip(self.section, self.names, strict=True) if s}
@@ -391,10 +418,12 @@ class MRope(Angles):
         if asked.scaling == "default":
             return
         plain, more = asked.plain(), asked.parameters
-        said = {"scaling": asked.scaling, "base": asked.base}
-        yield Fault("rope.config.scaling_ignored", {"freq": plain, "gain": 1.0}, said)
-        yield Fault("rope.config.scaling_ignored", {"freq": plain}, said)
-        yield Fault("rope.scaling.gain", {"gain": 1.0}, {"used": 1.0, "asked": self.truth["gain"], "words": "no gain"})
+        for fault in rotation_faults.faults(asked, {"pairing": "half", "sign": 1.0, "q": {}, "k": {}}, ""):
+            change = dict(fault.change)
+            if callable(change.get("freq")):
+                change["freq"] = change["freq"](asked.original)
+            if set(change) <= {"freq", "gain"} and len(change.get("freq", plain)) == self.n:
+                yield replace(fault, change=change)
         if asked.scaling == "yarn":
             usual = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
             ends: dict[str, Any] = {key: more.get(key, value) for key, value in usual.items()}
@@ -402,17 +431,10 @@ class MRope(Angles):
             low, high = defined.yarn_bounds(width=asked.head_dim, **ends)
             ramp = np.clip((i - low) / (high - low or 0.001), 0, 1)
             yield self.other_speeds("width", plain * (1 - ramp) + plain / asked.factor * ramp, **over)
-        for code, change, values in rotation_scalings.faults(asked):
-            freq = change.get("freq")
-            freq = freq(asked.original) if callable(freq) else freq
-            if freq is not None and len(freq) == self.n and code != "config.theta_not_read":
-                yield Fault(f"rope.{code}", {"freq": freq}, values)
-            elif freq is not None and len(freq) == self.n:
-                yield Fault("mrope.config.theta_not_read", {"freq": freq}, {"base": values["used"], **values})
 
     def _follow(self, code: str, axes: Any, words: str, made: Any = None) -> Fault:
         """Return the fault of pairs that follow the wrong axes, which names the first one."""
-        names = (*self.names, "no axis")
+        names = (*self.names, "several axes", "no axis")
         pair = int((axes != self.axes).argmax())
         case = {"pair": pair, "axis": names[int(axes[pair])], "wanted": names[int(self.axes[pair])]}
         change = {"axes": axes} if made is None else {"axes": axes, "made": made}
@@ -432,7 +454,7 @@ class MRope(Angles):
             if in_order:
                 return self._follow("section_cut", axes, words)
             return self._follow("mismatch", axes, "pairs have the right speeds, but follow other axes")
-        return self._steps(near, model)
+        return self._steps(near, model) or self._bases(near, model)
 
     def _followed(self, near: Seen, model: Model) -> tuple[Any, Any]:
         """Return the axis that each pair follows at its right speed, and whether there is one."""
@@ -454,21 +476,46 @@ class MRope(Angles):
             if len(pairs):
                 pair = pairs[np.abs(right[pairs] - 0.1).argmin()]  # no step rotates it by half a rotation
                 step[axis] = steps[axis, pair] / right[pair]
-        if (step == 0).any() or not explains(self, {**self.truth, "step": step}, [near]):
+        if not explains(self, {**self.truth, "step": step}, [near]):
             return None
         axis = int(np.abs(step - 1).argmax())
         values = {"axis": self.names[axis], "step": float(step[axis])}
         return Fault("mrope.coordinates_wrong", {"step": step}, values, values)
 
+    def _bases(self, near: Seen, model: Model) -> Fault | None:
+        """Return another base of all pairs or of each axis, if that explains all angles."""
+        if self.truth["freq"] is not None:
+            return None
+        steps = np.abs(self.angles(near, model)[1:][np.maximum(self.axes, 0), np.arange(self.n)])
+        parts = (
+            [self.axes == a for a in range(len(self.section))] if self.ladder == "axis" else [self.axes == self.axes]
+        )
+        found = [base_of(steps[part], 2 * int(part.sum())) for part in parts if part.any()]
+        bases = tuple(known(base) for base in found if base is not None)
+        if len(bases) < len(found) or not explains(self, {**self.truth, "base": bases}, [near]):
+            return None
+        values: dict[str, Any] = {"base": bases[0], "asked": self.base}
+        if len(set(bases)) > 1 or isinstance(self.base, tuple):
+            said, asked = (
+                ", ".join(f"{b:,.10g}" for b in np.broadcast_to(some, len(bases))) for some in (bases, self.base)
+            )
+            values = {"message": f"the bases of the axes are {said}; they should be {asked}"}
+        return Fault("mrope.config.theta_not_read", {"base": bases}, values)
+
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return the pair that follows the wrong axis, or else the one at the wrong speed."""
         steps = self.angles(seen[0], model)[1 : 1 + len(self.section)]  # of each pair for a step along each axis
-        follows = np.abs(steps).argmax(0)
-        rotate = self.axes >= 0
-        several = (np.abs(steps) > 1e-6 + CLOSE * self.layout(self.truth)[1]).sum(0) != 1
-        if ((follows != self.axes) | several)[rotate].any():
-            return self._follow("mismatch", np.where(rotate, follows, -1), "pairs are assigned to axes in no known way")
-        return self.other_speeds("mismatch", steps[follows, np.arange(self.n)])
+        right = np.abs(self.layout(self.truth)[1])
+        moved = (np.abs(steps) > 1e-6 + CLOSE * right).sum(0)
+        follows = np.where(moved == 1, np.abs(steps).argmax(0), np.where(moved, -2, -1))
+        if (follows != self.axes)[right > 1e-5].any():
+            return self._follow("mismatch", np.where(right > 1e-5, follows, self.axes), "pairs follow other axes")
+        freq = steps[np.maximum(self.axes, 0), np.arange(self.n)]
+        if (np.abs(freq - right) < 1e-3 * right + 1e-6).all():
+            return Fault(
+                "mrope.mismatch", values={"message": "angles of a step along each axis are right, others are not"}
+            )
+        return self.other_speeds("mismatch", freq)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return that angles do not show the gain of a scaling."""
