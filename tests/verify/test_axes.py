@@ -135,6 +135,22 @@ SECTIONS = {
 }
 
 
+def full_tables(widths, cuts, rows):
+    """Return rope(x, positions) with a cosine and a sine for each dimension, cut by axis: as Wan, or as CogVideoX."""
+    freq = ladder(widths).repeat_interleave(2)
+    axis = torch.repeat_interleave(torch.arange(len(cuts)), torch.tensor(cuts))
+
+    def rope(x, positions):
+        angle = (positions.double()[..., axis] * freq)[:, None]
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        if rows == "Wan":
+            u, v, cos, sin = x[..., 0::2], x[..., 1::2], cos[..., 0::2], sin[..., 1::2]
+            return torch.stack((u * cos - v * sin, u * sin + v * cos), -1).flatten(-2)
+        return x * cos + torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2) * sin
+
+    return rope
+
+
 CUT, ORDER = "mrope.section_cut", "mrope.section_order"
 
 
@@ -243,10 +259,46 @@ AXIAL = {
         "mrope.coordinates_wrong",
     ),
     "mirrored": (lambda ids: axial(WAN)(ids * torch.tensor([[1], [-1], [1]])), WAN_SPEC, "mrope.coordinates_wrong"),
+    "time ignored": (
+        lambda ids: axial(WAN)(ids * torch.tensor([[0], [1], [1]])),
+        WAN_SPEC,
+        "mrope.coordinates_wrong",
+    ),
+    "height twice": (axial(WAN, axes=torch.tensor([0, 1, 1])[follow(WAN)]), WAN_SPEC, "mrope.axis_repeated"),
+    "summed": (lambda ids: axial(WAN)(ids.sum(0).expand(3, -1)), WAN_SPEC, "mrope.mismatch"),
+    "frequencies rounded": (
+        axial(WAN, ladder(WAN).bfloat16().double()),
+        WAN_SPEC,
+        "mrope.precision.frequencies_bf16",
+    ),
+    "from the second exponent": (axial(WAN, ladder(WAN, start=2)), WAN_SPEC, "mrope.frequency.exponents"),
+    "last pair at the base": (
+        axial(WAN, torch.cat([1e4 ** -torch.linspace(0, 1, w // 2).double() for w in WAN])),
+        WAN_SPEC,
+        "mrope.frequency.exponents",
+    ),
+    "base of HunyuanVideo": (axial(FLUX, base=256.0), FLUX_SPEC, "mrope.config.theta_not_read"),
+    "other bases of rows and columns": (axial(WAN, base=(1e4, 777.0, 777.0)), WAN_SPEC, "mrope.config.theta_not_read"),
+    "a byte": (lambda ids: axial(WAN)(ids % 256), WAN_SPEC, "mrope.table.wraps"),
+    "a table's end": (lambda ids: axial(WAN)(ids.clamp(max=1023)), WAN_SPEC, "mrope.table.wraps"),
+    "halved": (lambda ids: axial(WAN)(ids // 2), WAN_SPEC, "mrope.table.wraps"),
     "one pair": (axial(WAN, axes=torch.where(torch.arange(64) == 9, 2, follow(WAN))), WAN_SPEC, "mrope.mismatch"),
 }
+INTERLEAVED = WAN_SPEC | {"layout": "interleaved"}
+COG64 = {"encoding": "axial_rope", "head_dim": 64, "section": [12, 10, 10], "layout": "interleaved"}
 TURNED = {
-    "Wan": (turn(axial(WAN)), WAN_SPEC | {"layout": "interleaved"}, "pass"),
+    "tables cut as Wan's were": (full_tables((24, 20, 20), (22, 21, 21), "Wan"), COG64, CUT),
+    "tables cut, rows of two angles": (full_tables((24, 20, 20), (22, 21, 21), "Cog"), COG64, CUT),
+    "tables cut as made": (full_tables((24, 20, 20), (24, 20, 20), "Cog"), COG64, "pass"),
+    "positions exchanged": (lambda x, p: turn(axial(WAN))(x, p[..., [0, 2, 1]]), INTERLEAVED, ORDER),
+    "rows share": (lambda x, p: turn(axial(WAN))(x, p[:1].expand_as(p)), INTERLEAVED, "rope.batch.rows_share"),
+    "mirrored": (
+        lambda x, p: turn(axial(WAN))(x, p * torch.tensor([1, -1, 1])),
+        INTERLEAVED,
+        "mrope.coordinates_wrong",
+    ),
+    "no gradient": (lambda x, p: turn(axial(WAN))(x.detach(), p), INTERLEAVED, "rope2d.grad.severed"),
+    "Wan": (turn(axial(WAN)), INTERLEAVED, "pass"),
     "Cosmos, half": (turn(axial(WAN), "half"), WAN_SPEC, "pass"),
     "FLUX.2": (turn(axial((32,) * 4, base=2000.0)), FOUR_SPEC | {"layout": "interleaved"}, "pass"),
     "two uneven axes": (
@@ -259,24 +311,24 @@ TURNED = {
         {"encoding": "axial_rope", "head_dim": 64, "widths": [40, 24], "order": "yx", "layout": "interleaved"},
         "rope2d.axes_swapped",
     ),
-    "clockwise": (turn(lambda ids: -axial(WAN)(ids)), WAN_SPEC | {"layout": "interleaved"}, "equivalent"),
+    "clockwise": (turn(lambda ids: -axial(WAN)(ids)), INTERLEAVED, "equivalent"),
     "half for interleaved": (
         turn(axial(WAN), "half"),
-        WAN_SPEC | {"layout": "interleaved"},
+        INTERLEAVED,
         "rope2d.layout.wrong_pairing",
     ),
     "one series": (
         turn(axial(WAN, ladder((128,)))),
-        WAN_SPEC | {"layout": "interleaved"},
+        INTERLEAVED,
         "mrope.frequency.one_series",
     ),
-    "cut as FLUX": (turn(axial(WAN, axes=follow(FLUX))), WAN_SPEC | {"layout": "interleaved"}, CUT),
+    "cut as FLUX": (turn(axial(WAN, axes=follow(FLUX))), INTERLEAVED, CUT),
     "rows and columns": (
         turn(axial(WAN, axes=torch.tensor([0, 2, 1])[follow(WAN)])),
-        WAN_SPEC | {"layout": "interleaved"},
+        INTERLEAVED,
         ORDER,
     ),
-    "base": (turn(axial(WAN, base=1e6)), WAN_SPEC | {"layout": "interleaved"}, "mrope.config.theta_not_read"),
+    "base": (turn(axial(WAN, base=1e6)), INTERLEAVED, "mrope.config.theta_not_read"),
 }
 
 
@@ -411,7 +463,11 @@ CASES = [
             {
                 name: (turn(subject, "half", gain=GAIN), spec, want)
                 for name, (subject, spec, want) in STRETCHED.items()
-                if name.startswith("YaRN")
+                if name.startswith(("YaRN", "not"))
+            }
+            | {
+                "no gain": (turn(mrope(TURNS, yarn(64)), "half"), BY_WORDS, "rope.yarn.gain_lost"),
+                "gain squared": (turn(mrope(TURNS, yarn(64)), "half", GAIN**2), BY_WORDS, "rope.yarn.gain_squared"),
             },
         ),
     )
@@ -437,7 +493,10 @@ def test_what_is_not_asked_for_is_not_judged():
 
 @pytest.mark.parametrize(
     ("convention", "spec"),
-    [("rope2d_table_fn", ROWS), ("rope_axes_fn", PLACED), ("mrope_fn", MROPE), ("mrope_positions_fn", {})],
+    [
+        *[("rope2d_table_fn", ROWS), ("rope_axes_fn", PLACED), ("mrope_fn", MROPE), ("mrope_positions_fn", {})],
+        *[("mrope_fn", WAN_SPEC), ("mrope_fn", BY_WORDS), ("rope_axes_fn", INTERLEAVED)],
+    ],
 )
 def test_every_fault_is_named_or_an_earlier_one_predicts_the_same(convention, spec):
     family = family_of(convention, spec)
@@ -462,17 +521,41 @@ def test_the_unfaulted_builder_is_the_definition(after):
         assert np.array_equal(family.predict(family.truth, case), want)
 
 
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("section", [1, 2, 3]),
-        ("scaling", {"rope_type": "yarn", "factor": 4.0}),
-        ("order", "rows"),
-        ("ladder", "both"),
-        ("padding", "left"),
-    ],
-)
-def test_a_specification_that_says_something_impossible_is_refused(word, value):
-    convention, spec = ("mrope_fn", MROPE) if word in ("section", "scaling") else ("rope2d_table_fn", ROPE2D)
-    with pytest.raises(ValueError, match=word):
-        check(table(), convention=convention, spec=spec | {word: value})
+REFUSED = [
+    ("rope2d_table_fn", ROPE2D | {"order": "rows"}, "order must be"),
+    ("rope2d_table_fn", ROPE2D | {"ladder": "both"}, "ladder must be one of axis, shared, dealt"),
+    ("rope2d_table_fn", ROPE2D | {"padding": "left"}, "does not read 'padding'"),
+    ("rope2d_table_fn", ROPE2D | {"section": [4, 4, 8]}, "has two axes with 16 pairs"),
+    ("rope2d_table_fn", WOVEN | {"widths": [12, 20]}, "axes that alternate have equally many pairs"),
+    ("mrope_fn", MROPE | {"section": [1, 2, 3]}, "need section .* with sum 32"),
+    ("mrope_fn", MROPE | {"section": [16, 24, 24]}, "section counts pairs: write widths for dimensions"),
+    ("mrope_fn", WAN_SPEC | {"widths": [44, 42, 40]}, "widths must be even numbers of dimensions with sum 128"),
+    ("mrope_fn", WAN_SPEC | {"section": [20, 22, 22]}, "contradict section"),
+    ("mrope_fn", WAN_SPEC | {"n_axes": 2}, "n_axes is 2, but 3 axes"),
+    ("mrope_fn", {"head_dim": 64, "n_axes": 3}, "3 axes cannot share 32 pairs evenly"),
+    ("mrope_fn", WAN_SPEC | {"base": [1e4, 1e4]}, "a list of bases has one for each axis"),
+    ("mrope_fn", MROPE | {"base": [1e4] * 3}, "a list of bases has one for each axis"),
+    ("mrope_fn", MROPE | {"axes": "rows"}, "axes must be blocks, interleaved"),
+    ("mrope_fn", MROPE | {"axes": [0, 1, 2]}, "Leave section out"),
+    ("mrope_fn", MROPE | {"rotary_side": "last"}, "mrope_fn does not read 'rotary_side'"),
+    ("mrope_fn", MROPE | {"scaling": "dynamic", "factor": 2.0, "max_positions": 2048}, "do not depend on the length"),
+    ("rope_axes_fn", WAN_SPEC | {"order": "yx"}, "order names two axes"),
+]
+
+
+@pytest.mark.parametrize(("convention", "spec", "words"), REFUSED)
+def test_a_specification_that_says_something_impossible_is_refused(convention, spec, words):
+    with pytest.raises(ValueError, match=words):
+        check(table(), convention=convention, spec=spec)
+
+
+def test_a_pass_says_what_was_not_asked():
+    report = check(mrope(TURNS, yarn(64)), convention="mrope_fn", spec=BY_WORDS)
+    assert "the gain 1.13863, which angles do not show" in report.not_judged
+    assert "negative positions, and positions that are not whole numbers" in report.not_judged
+
+
+def test_a_message_of_a_list_of_bases_names_all():
+    report = check(axial(WAN), convention="mrope_fn", spec=WAN_SPEC | {"base": list(COSMOS)})
+    said = "all axes have the base 10,000; those of the axes should be 10,000, 20,000, 40,000"
+    assert report.causes[0].message == said
