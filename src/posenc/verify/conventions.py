@@ -92,7 +92,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         "xpos(q, k) -> (q, k), q and k (batch, heads, seq, dim), positions from 0", (_Q, _K), "xpos", encodings="xpos"
     ),
     "mrope_fn": Convention(
-        "angles(position_ids) -> (seq, head_dim / 2), position_ids (3, seq)",
+        "angles(position_ids) -> (seq, head_dim / 2), position_ids (3, seq), or as many rows as the spec has axes",
         (_POSITIONS + " coords",),
         encodings="mrope",
     ),
@@ -108,7 +108,8 @@ CONVENTIONS: Mapping[str, Convention] = {
         encodings="mrope",
     ),
     "rope_axes_fn": Convention(
-        "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns",
+        "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns, or of all axes "
+        "of the spec",
         ("", _POSITIONS + " coords"),
         encodings="rope2d",
     ),
@@ -268,7 +269,8 @@ def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], boo
     plain = {name: c for name, c in CONVENTIONS.items() if c.words is not None and _takes(signature, len(c.words))}
     if hasattr(subject, "forward") and spec.get("encoding") != "xpos":
         plain.pop("xpos_fn", None)  # a function; modules on (q, k) have another convention
-    plain.pop("rope_fn" if spec.get("encoding") == "rope2d" else "rope_axes_fn", None)  # both take (x, positions)
+    several = spec.get("encoding") in ("rope2d", "axial_rope", "mrope")
+    plain.pop("rope_fn" if several else "rope_axes_fn", None)  # both take (x, positions)
     spoken = [name for name, c in plain.items() if signature and _speaks(signature, c.words or ())]
     if len(spoken) > 1:
         spoken = [name for name in spoken if plain[name].called and plain[name].called in own] or spoken
