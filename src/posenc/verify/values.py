@@ -51,7 +51,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
             *("true or false", lambda said: isinstance(said, int) and said in (0, 1)),
         ),
         ("window", "the number of keys that a query sees, or rows and columns", _is_extent),
-        ("grid", "rows and columns of an image", _is_extent),
+        ("grid pretrained_window", "rows and columns of an image", _is_extent),
         ("section", "a list of whole numbers", _is_list),
         ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, is_number)),
         ("config", "a dict", lambda said: isinstance(said, Mapping)),
@@ -70,6 +70,7 @@ _NAMES = {
         ("slopes_fn.variant", "bias_fn.variant", "score_mod.variant"), f"{_ALIBIS} learned symmetric one-sided"
     ),
     **dict.fromkeys(("direction", "origin", "attention.order", "cached_model.order"), "any"),
+    "scores_fn.direction": "any key-query query-key",
     "activation_dtype": "float32 float64 bfloat16 float16",
 }
 
