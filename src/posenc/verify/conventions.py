@@ -130,7 +130,7 @@ CONVENTIONS: Mapping[str, Convention] = {
     ),
     "shift_fn": Convention(
         "shift(x) for transformer_xl -> x (batch, heads, q_len, kv_len) with column j of key j, where column c of the "
-        "argument has distance kv_len - 1 - c; with \"causal\": false it has 2 kv_len - 1 columns",
+        'argument has distance kv_len - 1 - c; with "causal": false it has 2 kv_len - 1 columns',
         (),
         "shift",
     ),

@@ -54,9 +54,7 @@ READS = {  # words that change the right answer, by convention
     "learned_rows_fn": "offset start padding padding_idx table_rows max_positions origin",
     "cached_model": _MODEL,
     "attention": _SCORES,
-    "scores_fn": (
-        "heads head_dim dim d_model base scale causal max_distance table_rows direction num_buckets variant"
-    ),
+    "scores_fn": ("heads head_dim dim d_model base scale causal max_distance table_rows direction num_buckets variant"),
     "shift_fn": "causal",
     "learned_bias_fn": "heads causal window pretrained_window",
 }

@@ -4,7 +4,7 @@ A result is a sum of parts, each with its factor. Faults change the distances, t
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -142,7 +142,9 @@ class Scores(Given):
                 yield Fault(f"{self.word}.scale", change, {"words": words, "right": right})
             for name, f in wrong.items():
                 words = f"{self.terms[name]} is multiplied by {f:.5g}{self.why(f)}"
-                yield Fault(f"{self.word}.{'scale' if f > 0 else 'term.sign'}", change, {"words": words, "right": right})
+                yield Fault(
+                    f"{self.word}.{'scale' if f > 0 else 'term.sign'}", change, {"words": words, "right": right}
+                )
 
     def why(self, factor: float) -> str:
         """Return the formula of a factor, if it is a usual one."""
@@ -239,8 +241,10 @@ class Shaw(Scores):
         for by in (1, 2):
             words = f"distances are clipped at {high - by}, not at {high}"
             yield "table.clip", words, lambda d, *_, by=by: np.clip(d, low + by, high - by)
-            yield "table.clip", f"{words}, and rows counted from there", lambda d, *_, by=by: (
-                np.clip(d, low + by, high - by) + by * (-1 if self.flipped else 1)
+            yield (
+                "table.clip",
+                f"{words}, and rows counted from there",
+                lambda d, *_, by=by: np.clip(d, low + by, high - by) + by * (-1 if self.flipped else 1),
             )
         yield "table.clip", "the last row is left out", lambda d, *_: np.clip(d, low + (not self.flipped), high)
         yield "table.clip", "the first row is left out", lambda d, *_: np.clip(d, low, high - (not self.flipped))
@@ -248,8 +252,10 @@ class Shaw(Scores):
             if 0 < used < high - 2:
                 words = f"distances are clipped at {used}, not at {high}"
                 yield "table.clip", words, lambda d, *_, used=used: np.clip(d, -used, used)
-                yield "table.clip", f"{words}, and rows counted from there", lambda d, *_, used=used: (
-                    np.clip(d, -used, used) + (high - used) * (-1 if self.flipped else 1)
+                yield (
+                    "table.clip",
+                    f"{words}, and rows counted from there",
+                    lambda d, *_, used=used: np.clip(d, -used, used) + (high - used) * (-1 if self.flipped else 1),
                 )
         for by in (1, -1):
             yield "distance.off_by_one", f"{by:+}", lambda d, *_, by=by: low + (np.clip(d, low, high) - low + by) % rows
@@ -395,6 +401,7 @@ class Shift(Given):
             )
 
 
+Way = tuple[str, str, str, int]
 # wrong buckets of DeBERTa-v2 from |distance| beyond mid, and the largest distance
 _BUCKETS: Mapping[str, Callable[[Array, int, int], Array]] = {
     "|distance| is divided by mid as integers": lambda a, mid, top: mid + np.ceil(_log(a // mid, mid, top)),
@@ -419,7 +426,7 @@ class Deberta(Scores):
     word, ahead = "deberta", COMPARED
     terms: Mapping[str, str] = {"content": "q . k", "c2p": "q . rel_k", "p2c": "k . rel_q"}
     # which vector, of the query's or of the key's place, meets which table at the row of the distance times a sign
-    right = {"c2p": ("q", "query", "rel_k", 1), "p2c": ("k", "key", "rel_q", 1)}
+    right: Mapping[str, Way] = {"c2p": ("q", "query", "rel_k", 1), "p2c": ("k", "key", "rel_q", 1)}
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         said = str(spec.get("variant") or "c2p|p2c").lower()
@@ -491,16 +498,16 @@ class Deberta(Scores):
             rows = {"n_buckets": 4 * half, "max_distance": 16 * half}
         term, which = ("c2p", "key_table") if at == "query" else ("p2c", "query_table")
         options = {"n_heads": self.heads, "head_dim": d, "terms": (term,), which: table, **rows}
-        return (2 * d) ** 0.5 * _by_rows(
-            lambda *args: scores.deberta(*args, **options), n[who], n[who], call, distance
-        )
+        return (2 * d) ** 0.5 * _by_rows(lambda *args: scores.deberta(*args, **options), n[who], n[who], call, distance)
 
     def faults(self) -> Iterator[Fault]:
         """Yield exchanged tables, wrong places of the terms, wrong distances, buckets and factors."""
         yield from self.factors()
         yield from self.listed("distance", DISTANCES)
         if len(self.kept) == 2:
-            yield Fault("deberta.tables_exchanged", {"numbers": lambda n: {**n, "rel_k": n["rel_q"], "rel_q": n["rel_k"]}})
+            yield Fault(
+                "deberta.tables_exchanged", {"numbers": lambda n: {**n, "rel_k": n["rel_q"], "rel_q": n["rel_k"]}}
+            )
         for name in self.kept:
             for way in product(("q", "k"), ("query", "key"), ("rel_k", "rel_q"), (1, -1)):
                 if way != self.right[name]:
@@ -518,16 +525,16 @@ class Deberta(Scores):
         return [*super().not_judged(seen), "fewer queries than keys: DeBERTa is an encoder"]
 
 
-def _gathered(way: tuple[str, str, str, int], right: tuple[str, str, str, int]) -> str:
+def _gathered(way: Way, right: Way) -> str:
     """Return the end of the code of a wrong term."""
     if way[:3] == right[:3]:
         return "term.direction"
-    if way[0] != right[0] and way[1:3] != right[1:3] or way[2] == right[2] and way[1] == right[1]:
+    if (way[0] != right[0] and way[1:3] != right[1:3]) or way[1:3] == right[1:3]:
         return "term.vector"
     return "term.not_transposed" if way[1] != right[1] else "term.table"
 
 
-def _words(name: str, way: tuple[str, str, str, int]) -> dict[str, str]:
+def _words(name: str, way: Way) -> dict[str, str]:
     who, at, table, sign = way
     place = {"query": "i", "key": "j"}[at]
     row = "i - j" if sign > 0 else "j - i"

@@ -36,9 +36,17 @@ class Fire(Given):
         for seed, (kind, m, n, threshold) in enumerate((*sizes, ("far", 1, 90, 16.0), ("far", 40, 40, 16.0))):
             layers = {"w1": (WIDTH, 1), "b1": (WIDTH,), "w2": (self.heads, WIDTH), "b2": (self.heads,)}
             c = torch.tensor(0.1 + 0.3 * seed)
-            args = {"q_len": m, "kv_len": n, **self.normal(seed, **layers), "c": c, "threshold": torch.tensor(threshold)}
+            args = {
+                "q_len": m,
+                "kv_len": n,
+                **self.normal(seed, **layers),
+                "c": c,
+                "threshold": torch.tensor(threshold),
+            }
             call = Call(args, (self.heads, m, n), sampled(m), np.arange(n))
-            yield self.case(kind, call, f"{m} queries, {n} keys, c = {c:.2g} and threshold = {threshold:g}", optional=m < n)
+            yield self.case(
+                kind, call, f"{m} queries, {n} keys, c = {c:.2g} and threshold = {threshold:g}", optional=m < n
+            )
 
     def result(self, model: Model, call: Call) -> Array:
         """Return the bias by the definition, or with a wrong input of the network."""
@@ -83,42 +91,68 @@ _SHARES: tuple[Row, ...] = (
         lambda d, i, j, n, c, top: _psi(d, c) / _psi(np.maximum(i - i.min(), top), c),
     ),
     ("threshold", "there is no threshold", lambda d, i, j, n, c, top: _psi(d, c) / (_psi(i, c) + 1e-6)),
-    ("threshold", "the normaliser is at least 1, not the threshold", lambda d, i, j, n, c, top: (
-        _psi(d, c) / _psi(np.maximum(i, 1), c))),
+    (
+        "threshold",
+        "the normaliser is at least 1, not the threshold",
+        lambda d, i, j, n, c, top: _psi(d, c) / _psi(np.maximum(i, 1), c),
+    ),
     ("threshold", "the threshold replaces the position", lambda d, i, j, n, c, top: _psi(d, c) / _psi(top + 0 * i, c)),
-    ("threshold", "it is the minimum, not the maximum", lambda d, i, j, n, c, top: (
-        _psi(d, c) / (_psi(np.minimum(i, top), c) + 1e-6))),
+    (
+        "threshold",
+        "it is the minimum, not the maximum",
+        lambda d, i, j, n, c, top: _psi(d, c) / (_psi(np.minimum(i, top), c) + 1e-6),
+    ),
     ("threshold", "the threshold is added to the position", lambda d, i, j, n, c, top: _psi(d, c) / _psi(i + top, c)),
-    ("threshold", "the threshold is compared after the logarithm", lambda d, i, j, n, c, top: (
-        _psi(d, c) / np.maximum(_psi(i, c), top))),
+    (
+        "threshold",
+        "the threshold is compared after the logarithm",
+        lambda d, i, j, n, c, top: _psi(d, c) / np.maximum(_psi(i, c), top),
+    ),
     ("c", "c is missing", lambda d, i, j, n, c, top: _psi(d, 1) / _psi(np.maximum(i, top), 1)),
     ("c", "c is missing in the normaliser", lambda d, i, j, n, c, top: _psi(d, c) / _psi(np.maximum(i, top), 1)),
     ("c", "c multiplies only the normaliser", lambda d, i, j, n, c, top: _psi(d, 1) / _psi(np.maximum(i, top), c)),
-    ("c", "its exponential is used", lambda d, i, j, n, c, top: (
-        _psi(d, np.exp(c)) / _psi(np.maximum(i, top), np.exp(c)))),
+    (
+        "c",
+        "its exponential is used",
+        lambda d, i, j, n, c, top: _psi(d, np.exp(c)) / _psi(np.maximum(i, top), np.exp(c)),
+    ),
     ("c", "distances are divided by it", lambda d, i, j, n, c, top: _psi(d, 1 / c) / _psi(np.maximum(i, top), 1 / c)),
     ("c", "it multiplies the logarithm", lambda d, i, j, n, c, top: c * _psi(d, 1) / _psi(np.maximum(i, top), 1)),
     ("log", "neither number has a logarithm", lambda d, i, j, n, c, top: d / np.maximum(i, top)),
-    ("log", "neither number has a logarithm, and c multiplies the distance", lambda d, i, j, n, c, top: (
-        c * d / np.maximum(i, top))),
+    (
+        "log",
+        "neither number has a logarithm, and c multiplies the distance",
+        lambda d, i, j, n, c, top: c * d / np.maximum(i, top),
+    ),
     ("log", "the distance has none", lambda d, i, j, n, c, top: d / _psi(np.maximum(i, top), c)),
     ("log", "the distance has none", lambda d, i, j, n, c, top: c * d / _psi(np.maximum(i, top), c)),
     ("log", "the normaliser has none", lambda d, i, j, n, c, top: _psi(d, c) / np.maximum(i, top)),
     ("log", "the logarithm is of the quotient", lambda d, i, j, n, c, top: _psi(d / np.maximum(i, top), c)),
-    ("log", "the bases differ: 2 for the distance", lambda d, i, j, n, c, top: (
-        _psi(d, c) / np.log(2) / _psi(np.maximum(i, top), c))),
-    ("log", "the bases differ: 2 for the normaliser", lambda d, i, j, n, c, top: (
-        _psi(d, c) * np.log(2) / _psi(np.maximum(i, top), c))),
-    ("log", "1 is not added", lambda d, i, j, n, c, top: (
-        np.log(np.abs(c * d) + 1e-6) / np.log(c * np.maximum(i, top)))),
+    (
+        "log",
+        "the bases differ: 2 for the distance",
+        lambda d, i, j, n, c, top: _psi(d, c) / np.log(2) / _psi(np.maximum(i, top), c),
+    ),
+    (
+        "log",
+        "the bases differ: 2 for the normaliser",
+        lambda d, i, j, n, c, top: _psi(d, c) * np.log(2) / _psi(np.maximum(i, top), c),
+    ),
+    ("log", "1 is not added", lambda d, i, j, n, c, top: np.log(np.abs(c * d) + 1e-6) / np.log(c * np.maximum(i, top))),
     ("distance", "key - query, at least 0", lambda d, i, j, n, c, top: 0.0 * d),
     ("distance", "query - key + 1", lambda d, i, j, n, c, top: _psi(d + 1, c) / _psi(np.maximum(i, top), c)),
-    ("distance", "query - key - 1", lambda d, i, j, n, c, top: (
-        _psi(np.maximum(d - 1, 0), c) / _psi(np.maximum(i, top), c))),
+    (
+        "distance",
+        "query - key - 1",
+        lambda d, i, j, n, c, top: _psi(np.maximum(d - 1, 0), c) / _psi(np.maximum(i, top), c),
+    ),
     ("distance", "minus query - key", lambda d, i, j, n, c, top: -_psi(d, c) / _psi(np.maximum(i, top), c)),
     ("distance", "the key's position", lambda d, i, j, n, c, top: _psi(j, c) / _psi(np.maximum(i, top), c)),
-    ("distance", "query - key with queries counted from 0", lambda d, i, j, n, c, top: (
-        _psi(i - i.min() - j, c) / _psi(np.maximum(i - i.min(), top), c))),
+    (
+        "distance",
+        "query - key with queries counted from 0",
+        lambda d, i, j, n, c, top: _psi(i - i.min() - j, c) / _psi(np.maximum(i - i.min(), top), c),
+    ),
 )
 
 
@@ -213,18 +247,26 @@ _WRONG_COORDS: tuple[Row, ...] = (
     ("coords.log", "there is no logarithm", lambda d, own, pre: 8 * d / (pre - 1)),
     ("coords.log", "there is neither a logarithm nor the 8", lambda d, own, pre: d / (pre - 1)),
     ("coords.log", "neither a logarithm nor a normalisation", lambda d, own, pre: 1.0 * d),
-    ("coords.log", "the logarithm is natural, and not divided by log(8)", lambda d, own, pre: (
-        _signed(d, 8 * d / (pre - 1)) * np.log(8))),
+    (
+        "coords.log",
+        "the logarithm is natural, and not divided by log(8)",
+        lambda d, own, pre: _signed(d, 8 * d / (pre - 1)) * np.log(8),
+    ),
     ("coords.log", "the logarithm has base 2, not 8", lambda d, own, pre: 3 * _signed(d, 8 * d / (pre - 1))),
-    ("coords.log", "it is natural, and divided by log2(8)", lambda d, own, pre: (
-        np.log(2) * _signed(d, 8 * d / (pre - 1)))),
-    ("coords.log", "it has base 2, and is divided by the natural log(8)", lambda d, own, pre: (
-        _signed(d, 8 * d / (pre - 1)) / np.log(2))),
+    (
+        "coords.log",
+        "it is natural, and divided by log2(8)",
+        lambda d, own, pre: np.log(2) * _signed(d, 8 * d / (pre - 1)),
+    ),
+    (
+        "coords.log",
+        "it has base 2, and is divided by the natural log(8)",
+        lambda d, own, pre: _signed(d, 8 * d / (pre - 1)) / np.log(2),
+    ),
     ("coords.log", "it has base 10", lambda d, own, pre: _signed(d, 8 * d / (pre - 1)) * np.log10(8)),
     ("coords.log", "it is divided by 8", lambda d, own, pre: 3 / 8 * _signed(d, 8 * d / (pre - 1))),
     ("coords.log", "the sign is lost", lambda d, own, pre: np.abs(_signed(d, 8 * d / (pre - 1)))),
-    ("coords.log", "it is taken before the normalisation", lambda d, own, pre: (
-        8 * _signed(d, d) / (3 * (pre - 1)))),
+    ("coords.log", "it is taken before the normalisation", lambda d, own, pre: 8 * _signed(d, d) / (3 * (pre - 1))),
     ("coords.log", "it is taken before the normalisation", lambda d, own, pre: 8 * _signed(d, d) / (pre - 1)),
     ("coords.normalised", "they are not normalised", lambda d, own, pre: 3 * _signed(d, d)),
     ("coords.normalised", "they are not normalised", lambda d, own, pre: _signed(d, d)),
@@ -234,8 +276,11 @@ _WRONG_COORDS: tuple[Row, ...] = (
     ("coords.normalised", "they are divided by W, not by W - 1", lambda d, own, pre: _signed(d, 8 * d / pre)),
     ("coords.normalised", "they are divided by 2 W - 1", lambda d, own, pre: _signed(d, 8 * d / (2 * pre - 1))),
     ("coords.normalised", "they are divided by 2 (W - 1)", lambda d, own, pre: _signed(d, 4 * d / (pre - 1))),
-    ("coords.normalised", "rows are divided by the columns, and columns by the rows", lambda d, own, pre: (
-        _signed(d, 8 * d / (pre[::-1] - 1)))),
+    (
+        "coords.normalised",
+        "rows are divided by the columns, and columns by the rows",
+        lambda d, own, pre: _signed(d, 8 * d / (pre[::-1] - 1)),
+    ),
     ("coords.axes", "", lambda d, own, pre: _COORDS(d, own, pre)[..., ::-1]),
     ("coords.sign", "", lambda d, own, pre: -_COORDS(d, own, pre)),
     ("coords.pretrained", "", lambda d, own, pre: _signed(d, 8 * d / (own - 1))),
@@ -268,12 +313,17 @@ class Beit(Image):
         """Return the bias by the definition, or with rows by another rule; a row beyond the table is 0."""
         h, w, table = call.args["h"], call.args["w"], call.exact("table")
         if model["rows"] is None and model["classes"] is None and model["tokens"] is None:
-            at = [np.where(p[:, None] < 1, -1, np.stack(((p - 1) // w, (p - 1) % w), -1)) for p in (call.rows, call.cols)]
+            at = [
+                np.where(p[:, None] < 1, -1, np.stack(((p - 1) // w, (p - 1) % w), -1)) for p in (call.rows, call.cols)
+            ]
             return images.beit(*at, n_heads=self.heads, window=(h, w), weight=table)
         patches, last, q, k = len(table) - 3, model["classes"] == LAST, call.rows[:, None], call.cols
         is_q, is_k = (p == (h * w if last else 0) for p in (q, k))
-        dy, dx = model["tokens"](call) if model["tokens"] else self.steps(Call(
-            call.args, call.shape, call.rows + last, call.cols + last))
+        dy, dx = (
+            model["tokens"](call)
+            if model["tokens"]
+            else self.steps(Call(call.args, call.shape, call.rows + last, call.cols + last))
+        )
         rows = (model["rows"] or _ROWS)(dy, dx, h, w)
         order: Callable[[int], Array] = model["classes"] if callable(model["classes"]) else _CLASSES
         to_key, to_class, own = order(patches)
