@@ -13,30 +13,33 @@ import numpy as np
 from posenc.definitions import bias, scores
 from posenc.verify.engine import Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
-from posenc.verify.families.given import COMPARED, IGNORED, Call, Given, Row, chosen, sampled
+from posenc.verify.families.given import COMPARED, IGNORED, Call, Given, Table, chosen, sampled
 
 # wrong distances from the right ones, and queries i of m and keys j of n
-DISTANCES: tuple[Row, ...] = (
-    ("distance.sign", "", lambda d, i, j, m, n: -d),
-    ("distance.query_from_zero", "", lambda d, i, j, m, n: i - j),
-    *(("distance.off_by_one", f"{by:+}", lambda d, i, j, m, n, by=by: d + by) for by in (1, -1)),
-    ("distance.unsigned", "|query - key|", lambda d, i, j, m, n: abs(d)),
-    ("distance.unsigned", "-|query - key|", lambda d, i, j, m, n: -abs(d)),
-    ("distance.absolute", "the key's position", lambda d, i, j, m, n: j + 0 * d),
-    ("distance.absolute", "the query's position", lambda d, i, j, m, n: i + 0 * d),
-    ("distance.absolute", "the same for all keys", lambda d, i, j, m, n: 0 * d),
-)
+DISTANCES: Table = {
+    "distance.sign": {"": lambda d, *_: -d},
+    "distance.query_from_zero": {"": lambda d, i, j, *_: i - j},
+    "distance.off_by_one": {"+ 1": lambda d, *_: d + 1, "- 1": lambda d, *_: d - 1},
+    "distance.unsigned": {"|query - key|": lambda d, *_: abs(d), "-|query - key|": lambda d, *_: -abs(d)},
+    "distance.absolute": {
+        "the key's position": lambda d, i, j, *_: j + 0 * d,
+        "the query's position": lambda d, i, *_: i + 0 * d,
+        "one distance for all keys": lambda d, *_: 0 * d,
+    },
+}
 # columns of x = (q + v) . r that a shift takes, for query i of m and key j of n; right is j + m - 1 - i
-SHIFTS: tuple[Row, ...] = (
-    ("shift.missing", "", lambda i, j, m, n: j + 0 * i),
-    ("shift.off_by_one", "one column too far", lambda i, j, m, n: j + m - i),
-    ("shift.off_by_one", "one column too little", lambda i, j, m, n: j + m - 2 - i),
-    ("shift.direction", "by the query's number from the first on", lambda i, j, m, n: j + i),
-    ("shift.direction", "to the right", lambda i, j, m, n: j - m + 1 + i),
-    ("shift.key_length", "", lambda i, j, m, n: j + n - 1 - i),
-    ("shift.reversed", "", lambda i, j, m, n: n - m + i - j),
-    ("shift.reversed", " and not shifted", lambda i, j, m, n: n - 1 - j + 0 * i),
-)
+SHIFTS: Table = {
+    "shift.missing": {"": lambda i, j, m, n: j + 0 * i},
+    "shift.off_by_one": {
+        "one column too far": lambda i, j, m, n: j + m - i,
+        "one column too little": lambda i, j, m, n: j + m - 2 - i,
+    },
+    "shift.direction": {
+        "by the query's number from the first on": lambda i, j, m, n: j + i,
+        "to the right": lambda i, j, m, n: j - m + 1 + i,
+    },
+    "shift.reversed": {"": lambda i, j, m, n: n - m + i - j, " and not shifted": lambda i, j, m, n: n - 1 - j + 0 * i},
+}
 
 
 class Scores(Given):
@@ -49,7 +52,6 @@ class Scores(Given):
 
     terms: Mapping[str, str]
     alone: Sequence[Sequence[str]]
-    cancels = False
     pairs = 30
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
@@ -57,6 +59,7 @@ class Scores(Given):
         self.scale = float(spec.get("scale") or (self.head_dim * self.widths()) ** -0.5)
         self.truth |= {"weights": dict.fromkeys(self.terms, self.scale), "distance": None, "numbers": None}
         self.fitted: dict[str, float] = {}
+        self.known: dict[tuple[Any, ...], dict[str, Array]] = {}  # parts, which many models share
 
     def widths(self) -> int:
         """Return how often head_dim counts in the scale."""
@@ -90,13 +93,16 @@ class Scores(Given):
     def given(self, model: Model, call: Call) -> dict[str, Array]:
         """Return the arguments in float64, or those that a fault takes for them."""
         exact = {name: call.exact(name) for name in call.args}
-        return model["numbers"](exact) if model["numbers"] else exact
+        wrong: Callable[[dict[str, Array]], dict[str, Array]] | None = model["numbers"]
+        return wrong(exact) if wrong else exact
 
     def result(self, model: Model, call: Call) -> Array:
         """Return the sum of the parts."""
         weights: Mapping[str, float] = model["weights"]
-        parts = self.parts(model, call)
-        return np.asarray(sum(weights[name] * part for name, part in parts.items()))
+        key = call, *(model[name] for name in self.truth if name not in ("weights", "ahead", "cancels"))
+        if key not in self.known:
+            self.known[key] = self.parts(model, call)
+        return np.asarray(sum(weights[name] * part for name, part in self.known[key].items()))
 
     def parts(self, model: Model, call: Call) -> dict[str, Array]:
         """Return the parts without a scale."""
@@ -200,9 +206,9 @@ class Shaw(Scores):
     def cases(self) -> Iterator[Case]:
         """Yield squares, one with clipped distances, and calls with a cache."""
         long = min(max(self.behind, self.most) + 4, 300)
-        for kind, m, n in (("near", 6, 6), ("near", long, long), ("cached", 1, 9), ("cached", 3, 8)):
-            yield self.sized(kind, m, n)
-        yield self.sized("cached", 1, long)
+        yield from (self.sized("near", n, n) for n in (6, long))
+        if self.spec.get("causal") is not False:  # an encoder
+            yield from (self.sized("cached", m, n) for m, n in ((1, 9), (3, 8), (1, long)))
 
     def parts(self, model: Model, call: Call) -> dict[str, Array]:
         """Return q . k, and q . a by the definition."""
@@ -211,7 +217,7 @@ class Shaw(Scores):
 
         def define(q: Array, k: Array, q_pos: Array, k_pos: Array) -> Array:
             sizes = {"head_dim": d, "max_distance": self.behind, "max_ahead": self.most}
-            return d**0.5 * bias.shaw(q, k, q_pos, k_pos, weight=table, **sizes)
+            return np.asarray(d**0.5 * bias.shaw(q, k, q_pos, k_pos, weight=table, **sizes))
 
         q, k, distance = n["q"], n["k"], self.distances(model, call)
         term = _by_rows(define, q, k, call, distance)
@@ -220,48 +226,54 @@ class Shaw(Scores):
             term = _by_rows(define, k, q, turned, distance.T).swapaxes(-1, -2)
         return {"content": _content(n["q"], n["k"], call), "position": term}
 
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return that no call was that of a decoder."""
+        asked = any(s.case.kind == "cached" for s in seen)
+        return [*super().not_judged(seen), *([] if asked else ["fewer queries than keys"])]
+
     def free(self) -> Iterator[Choice]:
         """Yield the other order of rows if the specification allows it."""
         yield from super().free()
         if self.spec.get("direction") == "any":
             for choice in super().free():
                 words = "the rows of the table are in reverse order, which the specification allows"
-                yield Choice({**choice.change, "distance": DISTANCES[0][2]}, words)
+                yield Choice({**choice.change, "distance": DISTANCES["distance.sign"][""]}, words)
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong distances, wrong ends of the table, and wrong factors."""
         yield from self.factors()
-        yield from self.listed("distance", [*DISTANCES, *self._ends()])
+        yield from self.listed("distance", {**DISTANCES, **self._ends()})
         yield Fault("shaw.term.vector", {"keys": True})
 
-    def _ends(self) -> Iterator[Row]:
-        """Yield wrong rows of far distances; the rows count key - query from the farthest key behind on."""
-        low, high = -self.most, self.behind  # of query - key
+    def _ends(self) -> Table:
+        """Return wrong rows of far distances; the rows count key - query from the farthest key behind on."""
+        low, high, down = -self.most, self.behind, -1 if self.flipped else 1
         rows = high - low + 1
-        for by in (1, 2):
-            words = f"distances are clipped at {high - by}, not at {high}"
-            yield "table.clip", words, lambda d, *_, by=by: np.clip(d, low + by, high - by)
-            yield (
-                "table.clip",
-                f"{words}, and rows counted from there",
-                lambda d, *_, by=by: np.clip(d, low + by, high - by) + by * (-1 if self.flipped else 1),
-            )
-        yield "table.clip", "the last row is left out", lambda d, *_: np.clip(d, low + (not self.flipped), high)
-        yield "table.clip", "the first row is left out", lambda d, *_: np.clip(d, low, high - (not self.flipped))
-        for used in (1, 2, 4, 8, 16, 32, 64, 128, self.behind // 2):
-            if 0 < used < high - 2:
-                words = f"distances are clipped at {used}, not at {high}"
-                yield "table.clip", words, lambda d, *_, used=used: np.clip(d, -used, used)
-                yield (
-                    "table.clip",
-                    f"{words}, and rows counted from there",
-                    lambda d, *_, used=used: np.clip(d, -used, used) + (high - used) * (-1 if self.flipped else 1),
-                )
-        for by in (1, -1):
-            yield "distance.off_by_one", f"{by:+}", lambda d, *_, by=by: low + (np.clip(d, low, high) - low + by) % rows
-        yield "table.wraps", "", lambda d, *_: low + (d - low) % rows
-        yield "table.one_sided", "ahead", lambda d, *_: np.clip(d, 0, high)
-        yield "table.one_sided", "behind", lambda d, *_: np.clip(d, low, 0)
+
+        def clipped(top: int, by: int = 0) -> Callable[..., Array]:
+            return lambda d, *_: np.clip(d, -top if top < high - 2 else low + high - top, top) + by
+
+        def next_row(by: int) -> Callable[..., Array]:
+            return lambda d, *_: low + (np.clip(d, low, high) - low + by) % rows
+
+        clips = {
+            "the last row is left out": lambda d, *_: np.clip(d, low + (down > 0), high - (down < 0)),
+            "the first row is left out": lambda d, *_: np.clip(d, low + (down < 0), high - (down > 0)),
+            "the two sides are exchanged": lambda d, *_: np.clip(d, -high, -low) + (high + low) * down,
+        }
+        for top in [high - 1, high - 2, *(top for top in {1, 2, 4, 8, 16, 32, 64, 128, high // 2} if top < high - 2)]:
+            if top > 0:
+                words = f"distances are clipped at {top}, not at {high}"
+                clips |= {
+                    words: clipped(top),
+                    f"{words}, and rows counted from there": clipped(top, (high - top) * down),
+                }
+        return {
+            "table.clip": clips,
+            "distance.off_by_one": {**DISTANCES["distance.off_by_one"], " + 1": next_row(1), " - 1": next_row(-1)},
+            "table.wraps": {"": lambda d, *_: low + (d - low) % rows},
+            "table.one_sided": {"ahead": lambda d, *_: np.clip(d, 0, high), "behind": lambda d, *_: np.clip(d, low, 0)},
+        }
 
 
 class TransformerXL(Scores):
@@ -298,9 +310,8 @@ class TransformerXL(Scores):
         def part(**kept: Array) -> Array:
             q, v = ({**none, **kept}[name] for name in "qv")
             options = sizes | {"u": 0 * v, "v": v, "weight": weight}
-            return self.head_dim**0.5 * _by_rows(
-                lambda *args: bias.transformer_xl(*args, **options), q, n["k"], call, distance
-            )
+            term = _by_rows(lambda *args: bias.transformer_xl(*args, **options), q, n["k"], call, distance)
+            return np.asarray(self.head_dim**0.5 * term)
 
         content = _content(n["q"], n["k"], call)
         terms = {"b": part(q=n["q"]), "u": n["u"][:, None] @ n["k"][:, :, call.cols].swapaxes(-1, -2) + 0 * content}
@@ -308,10 +319,16 @@ class TransformerXL(Scores):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong biases, shifts, distances, sinusoids and factors."""
-        yield from self.listed("numbers", _BIASES)
+        biases = {
+            "u and v are exchanged": lambda n: {**n, "u": n["v"], "v": n["u"]},
+            "u is used in both places": lambda n: {**n, "v": n["u"]},
+            "v is used in both places": lambda n: {**n, "u": n["v"]},
+        }
+        yield from self.listed("numbers", {"bias.exchanged": biases})
         yield from self.factors()
-        shifted = [(code, words, _distance_of(index)) for code, words, index in SHIFTS if code != "shift.key_length"]
-        yield from self.listed("distance", [*shifted, *DISTANCES])
+        for code, rules in SHIFTS.items():
+            yield from self.listed("distance", {code: {words: _distance_of(index) for words, index in rules.items()}})
+        yield from self.listed("distance", DISTANCES)
         half, base = self.d_model // 2, self.truth["base"]
         bases = {10_000.0: "", base**0.5: "k / d_model", base**2: "4 k / d_model"}
         bases |= {base ** (half / (half - 1)): "2 k / (d_model - 2)"} if half > 1 else {}
@@ -321,26 +338,21 @@ class TransformerXL(Scores):
                 yield Fault("transformer_xl.r.frequencies", {"base": used}, {"words": words})
         yield from self.listed("numbers", self._weights())
 
-    def _weights(self) -> Iterator[Row]:
-        """Yield wrong orders of the weights, of which some stand for another order of the sinusoids."""
+    def _weights(self) -> Table:
+        """Return wrong orders of the weights, of which some stand for another order of the sinusoids."""
 
         def of(change: Callable[[Array], Array]) -> Callable[[dict[str, Array]], dict[str, Array]]:
             return lambda n: {**n, "w_r": change(n["w_r"])}
 
-        half = self.d_model // 2
-        yield "r.layout", "sines and cosines alternate", of(lambda w: np.concatenate((w[:, ::2], w[:, 1::2]), 1))
-        yield "r.layout", "cosines stand first", of(lambda w: np.concatenate((w[:, half:], w[:, :half]), 1))
-        split = (self.head_dim, self.heads, self.d_model)
-        yield "r.heads", "", of(lambda w: w.reshape(split).swapaxes(0, 1).reshape(w.shape))
-        if self.d_model == self.heads * self.head_dim:
-            yield "r.transposed", "", of(lambda w: w.T)
-
-
-_BIASES: tuple[Row, ...] = (
-    ("bias.exchanged", "u and v are exchanged", lambda n: {**n, "u": n["v"], "v": n["u"]}),
-    ("bias.exchanged", "u is used in both places", lambda n: {**n, "v": n["u"]}),
-    ("bias.exchanged", "v is used in both places", lambda n: {**n, "u": n["v"]}),
-)
+        half, split = self.d_model // 2, (self.head_dim, self.heads, self.d_model)
+        alternate = of(lambda w: np.concatenate((w[:, ::2], w[:, 1::2]), 1))
+        cosines = of(lambda w: np.concatenate((w[:, half:], w[:, :half]), 1))
+        found: dict[str, Any] = {
+            "r.layout": {"sines and cosines alternate": alternate, "cosines stand first": cosines},
+            "r.heads": {"": of(lambda w: w.reshape(split).swapaxes(0, 1).reshape(w.shape))},
+        }
+        is_square = self.d_model == self.heads * self.head_dim
+        return {**found, **({"r.transposed": {"": of(lambda w: w.T)}} if is_square else {})}
 
 
 def _distance_of(index: Callable[..., Array]) -> Callable[..., Array]:
@@ -379,28 +391,29 @@ class Shift(Given):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong columns, and the trick of the padded view gone wrong."""
-        yield from self.listed("index", SHIFTS)
-
-        def flat(left: int, skip: Callable[[int, int], int]) -> Callable[[Array, int], Array]:
-            def made(x: Array, m: int) -> Array:
-                padded = np.pad(x, [(0, 0)] * 3 + [(left, 1 - left)]).reshape(*x.shape[:2], -1)
-                start = skip(m, x.shape[-1])
-                return np.pad(padded[..., start:], [(0, 0)] * 2 + [(0, start)])
-
-            return made
-
+        by_keys: Table = {"shift.key_length": {"": lambda i, j, m, n: j + n - 1 - i}}
+        yield from self.listed("index", {**SHIFTS, **by_keys})
         if not self.both:
-            yield from self.listed(
-                "flat",
-                (
-                    ("shift.padded_view", "the zeros stand on the right, not on the left", flat(0, lambda m, n: m)),
-                    ("shift.padded_view", "the first row of the view is kept", flat(1, lambda m, n: 0)),
-                    ("shift.padded_view", "one number is dropped, not one row", flat(1, lambda m, n: 1)),
-                    ("shift.padded_view", "a row of as many numbers as keys is dropped", flat(1, lambda m, n: n)),
-                ),
-            )
+            yield from self.listed("flat", {"shift.padded_view": VIEWS})
 
 
+def _viewed(left: int, skip: Callable[[int, int], int]) -> Callable[[Array, int], Array]:
+    """Return x with a column of zeros on the left or on the right, from some number of its flat numbers on."""
+
+    def made(x: Array, m: int) -> Array:
+        padded = np.pad(x, [(0, 0)] * 3 + [(left, 1 - left)]).reshape(*x.shape[:2], -1)
+        start = skip(m, x.shape[-1])
+        return np.pad(padded[..., start:], [(0, 0)] * 2 + [(0, start)])
+
+    return made
+
+
+VIEWS: Mapping[str, Callable[[Array, int], Array]] = {
+    "the zeros stand on the right, not on the left": _viewed(0, lambda m, n: m),
+    "the first row of the view is kept": _viewed(1, lambda m, n: 0),
+    "one number is dropped, not one row": _viewed(1, lambda m, n: 1),
+    "a row of as many numbers as keys is dropped": _viewed(1, lambda m, n: n),
+}
 Way = tuple[str, str, str, int]
 # wrong buckets of DeBERTa-v2 from |distance| beyond mid, and the largest distance
 _BUCKETS: Mapping[str, Callable[[Array, int, int], Array]] = {
@@ -498,7 +511,9 @@ class Deberta(Scores):
             rows = {"n_buckets": 4 * half, "max_distance": 16 * half}
         term, which = ("c2p", "key_table") if at == "query" else ("p2c", "query_table")
         options = {"n_heads": self.heads, "head_dim": d, "terms": (term,), which: table, **rows}
-        return (2 * d) ** 0.5 * _by_rows(lambda *args: scores.deberta(*args, **options), n[who], n[who], call, distance)
+        vectors = n[who]
+        found = _by_rows(lambda *args: scores.deberta(*args, **options), vectors, vectors, call, distance)
+        return np.asarray((2 * d) ** 0.5 * found)
 
     def faults(self) -> Iterator[Fault]:
         """Yield exchanged tables, wrong places of the terms, wrong distances, buckets and factors."""
@@ -512,13 +527,11 @@ class Deberta(Scores):
             for way in product(("q", "k"), ("query", "key"), ("rel_k", "rel_q"), (1, -1)):
                 if way != self.right[name]:
                     yield Fault(f"deberta.{_gathered(way, self.right[name])}", {name: way}, _words(name, way))
-        for words, rule in _BUCKETS.items() if self.buckets else ():
-            yield Fault("deberta.bucket.formula", {"bucket": rule}, {"words": words})
-        half, top = self.half, self.top
-        for words, at in {f"{half - 1}": half - 1, f"{half // 2}": half // 2, f"{top // 2}": top // 2}.items():
-            if not self.buckets and at < half:
-                change = {"bucket": lambda a, mid, top, at=at: np.minimum(a, at)}
-                yield Fault("deberta.table.clip", change, {"words": words, "top": half})
+        if self.buckets:
+            yield from self.listed("bucket", {"bucket.formula": _BUCKETS})
+        for at in {self.half - 1, self.half // 2} if not self.buckets else ():
+            change = {"bucket": lambda a, mid, top, at=at: np.minimum(a, at)}
+            yield Fault("deberta.table.clip", change, {"words": f"{at}", "top": self.half})
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return that all calls are of an encoder."""

@@ -1,7 +1,7 @@
 """Functions that get the numbers which a model learns: draw these, call by name or by place, and compare the result."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
 Places = NDArray[np.int64]
-Row = tuple[str, str, Callable[..., Any]]  # a fault: the end of its code, its words, and a wrong formula
+Table = Mapping[str, Mapping[str, Callable[..., Any]]]  # wrong formulas by the end of a code and by words
 HIDDEN = -9000.0  # a lower number hides a key
 ALL = 14  # up to so many rows are compared whole
 COMPARED, IGNORED, MASKED = "compared", "ignored", "masked"  # keys ahead of the query
@@ -71,6 +71,7 @@ class Given(Family):
     """
 
     word: str
+    truth: dict[str, Any]
     ahead = IGNORED
     cancels = True
 
@@ -138,9 +139,11 @@ class Given(Family):
             if self.cancels:
                 yield Choice({"ahead": ahead, "cancels": True}, CONSTANT)
 
-    def listed(self, key: str, rows: Iterable[Row]) -> Iterable[Fault]:
-        """Return the faults of a table: each replaces the formula that a parameter of the model holds."""
-        return [Fault(f"{self.word}.{code}", {key: wrong}, {"words": words}) for code, words, wrong in rows]
+    def listed(self, key: str, table: Table) -> Iterator[Fault]:
+        """Yield the faults of a table: each is a formula in place of the one that a parameter of the model names."""
+        for code, formulas in table.items():
+            for words, wrong in formulas.items():
+                yield Fault(f"{self.word}.{code}", {key: wrong}, {"words": words})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return keys that are hidden although their query sees them."""
@@ -165,7 +168,11 @@ class Given(Family):
 
 def chosen(convention: str, spec: Mapping[str, Any], known: Mapping[str, type[Given]]) -> Given:
     """Return the family of the encoding that a specification names."""
-    if (name := spec.get("encoding")) not in known:
-        said = "declare encoding" if name is None else f"{convention} has no check for encoding {name!r:.60}"
+    if (name := str(spec.get("encoding"))) not in known:
+        said = (
+            "declare encoding"
+            if spec.get("encoding") is None
+            else f"{convention} has no check for encoding {name!r:.60}"
+        )
         raise CannotTellError(f"{said}: one of {', '.join(known)}")
     return known[name](convention, spec)
