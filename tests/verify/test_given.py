@@ -1,5 +1,6 @@
 """Functions that get their learned numbers: other people's code passes, and what is declared decides."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 from torch import nn
 
 import posenc
+import programs
 from posenc import positions
-from posenc.verify import check
+from posenc.verify import check, family_of, remote
+from posenc.verify.remote import messages
 
 pytest.importorskip("transformers")
 from transformers.models.beit import modeling_beit as beit
@@ -125,18 +128,6 @@ def posenc_term(make, **names):
     return term
 
 
-def posenc_bias(make, place, **names):
-    def bias(*sizes, **given):
-        encoding = make(*sizes)
-        with torch.no_grad():
-            for name, value in given.items():
-                own = getattr(encoding, names.get(name, name))
-                own.copy_(value.reshape(own.shape))
-        return encoding.dense(*place(*sizes))[0]
-
-    return bias
-
-
 def fire(q_len, kv_len, w1, b1, w2, b2, c, threshold):
     encoding = posenc.FIRE(n_heads=HEADS, width=8, init_c=float(c), init_threshold=float(threshold))
     with torch.no_grad():
@@ -220,3 +211,81 @@ def test_other_peoples_code_is_right(name):
     subject, convention, spec, status = PEERS[name]
     report = check(subject, convention=convention, spec=spec)
     assert report.status == status, report
+
+
+@pytest.mark.parametrize("name", ["shaw_gathered", "shift_view", "fire_listing", "swin2_table", "beit_rows"])
+def test_recorded_answers_are_judged_as_the_program_is(name, tmp_path):
+    module = programs.cases()[f"programs/{name}"].load()
+    family = family_of(module.STYLE, module.SPEC)
+    remote.write_questions(family, tmp_path)
+    answers = []
+    for line in (tmp_path / "questions.jsonl").read_text().splitlines():
+        call = json.loads(line)
+        args = {key: messages.decode(t) if isinstance(t, dict) else t for key, t in call["args"].items()}
+        answers.append(json.dumps({"call": call["call"], "result": messages.encode(module.build()(**args))}))
+    (tmp_path / "answers.jsonl").write_text("\n".join(answers))
+    report = check(remote.subject(module.STYLE, remote.Recording(tmp_path)), convention=module.STYLE, spec=module.SPEC)
+    assert report.status == "pass", report
+    assert not any("recording" in line for line in report.not_judged)
+
+
+NOTHING = {"encoding": "shaw", **SIZES}
+
+
+@pytest.mark.parametrize(
+    ("convention", "spec", "why"),
+    [
+        ("scores_fn", {"encoding": "rope"}, "scores_fn has no check for encoding 'rope'"),
+        ("learned_bias_fn", {}, "declare encoding: one of fire, swin_v2, beit"),
+        ("shift_fn", {"encoding": "shaw"}, "shift_fn has no check for encoding 'shaw'"),
+    ],
+)
+def test_an_encoding_without_a_check_is_open(convention, spec, why):
+    report = check(lambda x: x, convention=convention, spec=spec)
+    assert report.status == "cannot_tell"
+    assert report.because.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"encoding": "shaw", "max_distance": 8, "table_rows": 8}, "table_rows must be above max_distance"),
+        ({"encoding": "shaw", "direction": "left"}, "direction must be one of 'any', 'key-query', 'query-key'"),
+        ({"encoding": "deberta", "num_buckets": 64, "max_distance": 32}, "max_distance above num_buckets / 2"),
+        ({"encoding": "deberta", "variant": "p2p"}, "variant of deberta must be"),
+        ({"encoding": "transformer_xl", "d_model": 7}, "d_model of transformer_xl must be even"),
+    ],
+)
+def test_impossible_words_are_refused(spec, why):
+    with pytest.raises(ValueError, match=why):
+        check(lambda q, k, **_: q @ k.mT, convention="scores_fn", spec=spec)
+
+
+def shaw(q, k, rel_k, scale=WIDTH**-0.5, rows=lambda r: r):
+    m, n = q.shape[2], k.shape[2]
+    places = torch.arange(n)
+    at = (places - places[n - m :, None]).clamp(-16, 16) + 16
+    return (q @ k.mT + torch.einsum("bhid,ijd->bhij", q, rel_k[rows(at)])) * scale
+
+
+@pytest.mark.parametrize(
+    ("subject", "spec", "found"),
+    [
+        (shaw, {}, "pass"),
+        (lambda q, k, a: shaw(q, k, a, 1.0), {}, "shaw.scale"),
+        (lambda q, k, a: shaw(q, k, a, 1.0), {"scale": 1.0}, "pass"),
+        (lambda q, k, a: shaw(q, k, a, rows=lambda r: 32 - r), {}, "shaw.distance.sign"),
+        (lambda q, k, a: shaw(q, k, a, rows=lambda r: 32 - r), {"direction": "any"}, "equivalent"),
+        (lambda q, k, a: shaw(q, k, a, rows=lambda r: 32 - r), {"direction": "query-key"}, "pass"),
+        (lambda q, k, a: shaw(q, k, a) + 3 * q.sum(-1, keepdim=True), {}, "equivalent"),
+        (lambda q, k, a: shaw(q, k, a).bfloat16(), {}, "pass"),
+        (lambda q, k, a: shaw(q, k, a).flatten(0, 1), {}, "pass"),
+        (lambda q, k, a: 0 * shaw(q, k, a), {}, "shaw.term.missing"),
+        (lambda q, k, a: shaw(q, k, a).sin(), {}, "shaw.mismatch"),
+        (lambda q, k, a: shaw(q, k, a).to(torch.complex64), {}, "subject.not_finite"),
+        (lambda q, k, a: None, {}, "subject.shape"),
+    ],
+)
+def test_what_is_declared_decides(subject, spec, found):
+    report = check(subject, convention="scores_fn", spec=NOTHING | spec)
+    assert found in (report.status, *(cause.code for cause in report.causes[:1])), report
