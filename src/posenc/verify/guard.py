@@ -89,7 +89,8 @@ def array(found: Any, what: str, *, grad: bool = False) -> Tensor:
     if grad and not isinstance(found, Tensor) and _is_foreign(found):
         raise NotAnsweredError(f"the result is a {type(found).__name__}, which carries no gradients of torch")
     with torch.set_grad_enabled(grad):
-        return _reading(lambda: _dense(_tensor(found), grad), found, what)
+        t: Tensor = _reading(lambda: _dense(_tensor(found), grad), found, what)
+    return t
 
 
 def shaped(t: Any, shape: tuple[int, ...], what: str, *, grad: bool = False, hides: bool = False) -> Tensor:
