@@ -12,6 +12,7 @@ from posenc.verify.engine.observe import STATE_KEPT, observe
 from posenc.verify.engine.records import CannotTellError, Choice, Fault, Model, Seen, Verdict
 from posenc.verify.report import Cause
 
+LARGE = 1 << 14  # numbers of the smallest wrong answer, above which pairs of faults take too long to try
 ENOUGH = 16  # a fault does not explain this many numbers of one answer by chance
 
 
@@ -219,6 +220,8 @@ def _of_branches(reading: Reading, faults: Sequence[Fault], first: Fault) -> Ite
 
 def _two(reading: Reading, faults: Sequence[Fault]) -> tuple[Fault, Fault] | None:
     """Return two faults that together explain what neither of them explains."""
+    if min(s.value.size for s in reading.wrong) > LARGE:
+        return None
     for one, other in combinations(faults, 2):
         if set(one.change) & set(other.change):
             continue
