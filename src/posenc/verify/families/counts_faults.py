@@ -60,7 +60,7 @@ def _of_devices(n: int) -> Array:
     return np.concatenate([parts[i] for i in (0, 3, 1, 2) if i < len(parts)]).astype(np.float64)
 
 
-ORDERS: Mapping[str, Callable[[int], Array]] = {  # of n tokens, as they are split over devices
+SPLITS: Mapping[str, Callable[[int], Array]] = {  # of n tokens, as they are split over devices
     "the first, the last, the second, the last but one, ...": lambda n: np.where(
         np.arange(n) % 2, n - 1 - np.arange(n) // 2, np.arange(n) // 2
     ),
@@ -112,7 +112,7 @@ OF_DOCUMENTS: Ways = (
 
 def of_orders() -> Iterator[Fault]:
     """Yield positions in the order in which tokens are split over devices, and positions relative to the length."""
-    for words, order in ORDERS.items():
+    for words, order in SPLITS.items():
         for rule in (partial(_ordered, order=order), lambda c, order=order: order(c.total)[None]):
             yield Fault("positions.zigzag", dict.fromkeys(KINDS, rule), {"words": words})
     for less in (0, 1):
