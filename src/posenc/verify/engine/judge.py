@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from posenc.verify import rules
 from posenc.verify.engine.family import Family
 from posenc.verify.engine.observe import STATE_KEPT, observe
 from posenc.verify.engine.records import CannotTellError, Choice, Fault, Model, Seen, Verdict
@@ -109,7 +110,10 @@ def _far(family: Family, seen: Sequence[Seen], model: Model) -> float:
 
 def explains(family: Family, model: Model, some: Sequence[Seen]) -> bool:
     """Return whether a model predicts all given answers, as far as scores show."""
-    return all(bool((family.off(s, family.predict(model, s.case), model) <= 1).all()) for s in some)
+    return all(
+        not family.excludes(s, model) and bool((family.off(s, family.predict(model, s.case), model) <= 1).all())
+        for s in some
+    )
 
 
 def _right(family: Family, seen: Sequence[Seen], choice: Choice, model: Model) -> Verdict:
@@ -157,7 +161,7 @@ def explanation(readings: Sequence[Reading]) -> tuple[Reading, list[Fault]]:
     by_kind = _by_kind(reading)
     if by_kind is not None and "near" not in reading.wrong_kinds:
         return reading, [by_kind]
-    faults = [fault for fault in reading.family.faults() if reading.family.plausible(fault, reading.wrong)]
+    faults = reading.family.plausible([f for f in reading.family.faults() if _says_something(f)], reading.wrong)
     for each in readings:
         if (fault := _first(each, faults, [each.seen, each.wrong])) is not None:
             return each, [fault, *_of_branches(each, faults, fault)]
@@ -171,7 +175,8 @@ def _weaker(readings: Sequence[Reading], faults: Sequence[Fault], by_kind: Fault
     if not family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
         return reading, [fault, *_of_branches(reading, faults, fault)]
     for each in readings:
-        if (fault := family.read(each.seen, each.wrong, each.best)) is not None:
+        fault = family.read(each.seen, each.wrong, each.best)
+        if fault is not None and _says_something(fault):
             return each, [fault]
     if family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
         return reading, [fault]
@@ -179,7 +184,13 @@ def _weaker(readings: Sequence[Reading], faults: Sequence[Fault], by_kind: Fault
         return reading, list(pair)
     if by_kind is not None:
         return reading, [by_kind]
-    return reading, [_most(reading, faults) or family.unknown(reading.seen, reading.wrong, reading.best)]
+    last = _most(reading, faults) or family.unknown(reading.seen, reading.wrong, reading.best)
+    return reading, [last if _says_something(last) else Fault(family.mismatch)]
+
+
+def _says_something(fault: Fault) -> bool:
+    """Return whether the fault's message has different values for what was found and what was asked."""
+    return "message" in fault.values or not rules.find(fault.code).says_nothing(fault.values)
 
 
 def _first(reading: Reading, faults: Sequence[Fault], parts: Sequence[Sequence[Seen]]) -> Fault | None:

@@ -47,7 +47,7 @@ class Ask:
     """One question to a rotation."""
 
     pos: tuple[int, ...]  # the kept positions, in most questions ascending
-    vectors: str = "two"  # the vectors at each position: "basis" or "two"
+    vectors: str = "two"  # the vectors at each position: "basis", their sum ("ones"), or "two"
     dtype: str = "float32"  # of the vectors
     whole: bool = False  # the whole text up to the last position in one call
     alone: bool = False  # one call for each token
