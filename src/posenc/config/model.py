@@ -16,7 +16,7 @@ _SIZES = {
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "decoder_num_hidden_layers", "num_layers"),
     "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
     "max_len": ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
-    "window": ("sliding_window", "attention_window_size", "local_attention"),
+    "window": ("sliding_window", "attention_window_size", "local_attention", "sliding_window_size"),
 }
 _MOST = {"hidden_size": 1 << 24, "n_heads": 1 << 16, "n_layers": 10_000, "head_dim": 8192}
 

@@ -1,4 +1,4 @@
-"""Model types that do not rotate by one position, and their position encodings in transformers 5.23."""
+"""Model types that do not rotate by one position, and their position encodings in transformers 5.24."""
 
 import math
 from collections.abc import Callable, Mapping
