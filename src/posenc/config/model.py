@@ -5,6 +5,7 @@ from typing import Any
 
 from posenc.config import values
 from posenc.config.models import TYPES
+from posenc.config.parts import FLAT, TEXT
 from posenc.config.reading import Checked, Source, read
 
 WHO = "config"
@@ -124,7 +125,9 @@ def open_model(source: Source) -> Model:
         if key is None:
             break
         outer.append((key, fields))
-        fields, model_type = fields[key], fields[key].get("model_type", model_type)
+        fields, model_type = fields[key], fields[key].get("model_type", TEXT.get(str(model_type), model_type))
+    if not outer and str(model_type) in FLAT:
+        model_type = TEXT[model_type]
     if model_type is not None:
         values.text(WHO, "model_type", model_type)
     model = Model(fields, model_type, outer=tuple(outer))

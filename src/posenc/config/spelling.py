@@ -68,8 +68,8 @@ def spelled(model: Model, kind: str) -> Spelled:
             return Spelled({}, around, key, False, left_out=True)  # transformers uses its defaults; `places` warns
         full_only = model.name in SCALES_FULL_ONLY and kind == kinds.SLIDING
         typed = reads.reads_type(model.name, key)
-        own = around if typed else {name: value for name, value in around.items() if name != "type"}
-        return Spelled({} if full_only else own, around, key, False)
+        read = around if typed else {name: value for name, value in around.items() if name != "type"}
+        return Spelled({} if full_only else read, around, key, False)
     label = LABELS.get(model.name, {}).get(kind, kind)
     if label not in around and model.name not in FILLS_IN:
         inner = [values.short(name) for name, value in around.items() if isinstance(value, dict)][:8]
