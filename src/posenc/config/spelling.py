@@ -108,6 +108,8 @@ def rope_type(model: Model, own: dict[str, Any]) -> str:
     name = own.get("rope_type")
     name = own.get("type") if name is None else name
     name = "default" if name is None else values.text(WHO, "rope_type", name)
+    if name == "deepseek_yarn" and model.name == "sarvam_mla":
+        return "yarn"
     if name == "su" or (name == "yarn" and model.name in ("phi3", "phi4_multimodal")):
         return "longrope"  # Phi-3's names from before the paper
     if name == "mrope":
