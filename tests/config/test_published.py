@@ -1,213 +1,149 @@
-"""A file as its publisher spells it and as transformers saves it again: both have the same encodings in each layer."""
+"""Files as their publishers spell them: numbers by hand. That classes of transformers agree is in peers."""
 
-import copy
 import json
 
 import pytest
 
-pytest.importorskip("transformers")
+import posenc
+from config_sources import LLAMA, refused
+from posenc import config, frequencies, inspection
+from posenc.verify.configs import judge
+from published_sources import (
+    ALIKE,
+    APART,
+    CSA,
+    FULL,
+    HCA,
+    HUNYUAN,
+    LENGTH,
+    PARAMS,
+    RIGHT,
+    SLIDING,
+    STEP,
+    V4,
+    scaled,
+    without,
+)
 
-import transformers
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
-
-from peers.config_peers import MAPPED, agree, embedding
-from peers.test_config_types import ELSEWHERE
-from posenc import config, frequencies
-from posenc.config import kinds, unrotated
-from posenc.config.model import open_model
-from posenc.config.parts import TEXT
-from posenc.configured import by_layer
-from small_models import finite
-
-transformers.logging.set_verbosity_error()
-pytestmark = pytest.mark.filterwarnings("ignore:`rope_scaling` is deprecated:FutureWarning")
-TYPES = [*config.MODEL_TYPES, *unrotated.KINDS]
-# of what a class fills in, the numbers that a published file does not have, and the lists that it has
-FILLED = {"rope_theta", "partial_rotary_factor", "compress_rope_theta", "qk_head_dim", "transformers_version"}
-LISTS = {"depths", "num_heads", "global_config"}
-YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 2048}
-LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-BASE = {"rope_theta": 12345.0}
-SCALED = BASE | {"rope_scaling": YARN, "max_position_embeddings": 8192}
-TURNS = ["sliding_attention", "full_attention", "full_attention"] * 4
-QWEN = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 5}
-NEOX = {"rotary_emb_base": 777.0, "rotary_pct": 0.5}
-GEMMA = BASE | {"rope_local_base_freq": 4321.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
-MODERNBERT = {"global_rope_theta": 12345.0, "local_rope_theta": 4321.0, "global_attn_every_n_layers": 2}
-PATTERN = {"sliding_window_pattern": 3}
-INTERVAL = {"full_attention_interval": 3}
-# of single types: keys of their own in published files, each with its twelve layers
-OWN = {
-    "afmoe": [{"global_attn_every_n_layers": 3}],
-    "axk2": [PATTERN],  # which it does not read
-    "bailing_hybrid": [{"layer_group_size": 4}],
-    "bamba": [{"attn_layer_indices": [2, 5]}],
-    "codegen": [SCALED | {"partial_rotary_factor": 0.5}],
-    "cohere2": [PATTERN],
-    "cohere2_moe": [PATTERN | {"first_k_dense_replace": 3, "prefix_dense_sliding_window_pattern": 2}],
-    "deepseek_ocr2_text": [{"head_dim": 32}],
-    "deepseek_v3": [SCALED | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}],
-    "dory": [{"layer_types": ["sliding_attention", "mlp", "full_attention", "mlp"] * 6}],
-    "dots1": [QWEN | {"use_sliding_window": False}],
-    "dots3_note_text": [{"use_dsa": False}, {"use_sliding_window": False}, BASE | {"swa_rope_theta": 4321.0}, SCALED,
-                        {"layer_types": TURNS}],
-    "embedding_gemma2_text": [PATTERN],
-    "exaone": [BASE | {"rope_scaling": LLAMA3, "max_position_embeddings": 16384}],
-    "exaone4": [PATTERN],
-    "falcon": [{"alibi": True}],
-    "gemma3_text": [PATTERN, GEMMA, GEMMA | {"rope_scaling": {"type": "linear", "factor": 8.0}}],
-    "gemma3n_text": [GEMMA],
-    "gpt_neox": [NEOX, NEOX | {"rope_scaling": {"type": "linear", "factor": 2.0}}],
-    "gpt_neox_japanese": [NEOX],
-    "granite_swa": [BASE | {"layer_rope_theta": [0, 1e4, 1e4, 1e4] * 3}],
-    "gptj": [{"rotary_dim": 32}],
-    "hunyuan_v1_dense": [BASE | {"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}],
-    "laguna": [{"layer_types": TURNS}],
-    "lfm2": [{"full_attn_idxs": [1, 3]}],
-    "llama": [BASE | {"rope_scaling": LLAMA3, "max_position_embeddings": 16384}],
-    "llama4_text": [{"no_rope_layer_interval": 3}, {"no_rope_layers": [1, 0, 1] * 4}],
-    "mellum": [{"layer_types": TURNS}, QWEN],
-    "mimo_v2_flash": [{"layer_types": TURNS}, {"sliding_window_size": 100}],
-    "minimax_m2": [{"rotary_dim": 32}],
-    "minimax_m3_vl_text": [{"sparse_attention_config": {"sparse_attention_freq": [0, 0, 1, 1] * 3}}],
-    "mistral": [{"layer_types": TURNS, "sliding_window": 64}],  # read as ministral
-    "mistral_large4_text": [{"no_rope_layer_interval": 3}],
-    "modernbert": [MODERNBERT],
-    "modernbert-decoder": [MODERNBERT],
-    "mllama_text_model": [{"cross_attention_layers": [1, 4]}],
-    "molmo2_text": [SCALED | {"rope_scaling_layers": [1, 4]}],
-    "moonshine_streaming": [SCALED],
-    "nemotron3_5_transcribe_asr_audio": [SCALED],
-    "neomme": [BASE, {"layer_types": TURNS}],
-    "olmo3": [BASE, SCALED, {"layer_types": TURNS}],
-    "phi3": [BASE | {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}}
-             | {"original_max_position_embeddings": 2048, "max_position_embeddings": 8192}],
-    "qwen2": [QWEN, QWEN | {"use_sliding_window": False}, {"layer_types": TURNS, "sliding_window": 64}],
-    "qwen2_moe": [QWEN],
-    "qwen2_vl_text": [QWEN, {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}],
-    "qwen3": [QWEN],
-    "qwen3_5_text": [INTERVAL, {"partial_rotary_factor": 0.5}],
-    "qwen3_next": [INTERVAL],
-    "qwen3_omni_moe_talker_code_predictor": [QWEN | {"use_sliding_window": False}],
-    "qwen4_exp_text": [INTERVAL, {"layer_types": ["linear_attention", "full_attention"] * 6}],
-    "recurrent_gemma": [{"block_types": ["recurrent", "attention"]}],
-    "sarvam_mla": [SCALED | {"rope_scaling": YARN | {"type": "deepseek_yarn", "mscale": 1.0, "mscale_all_dim": 1.0}},
-                   {"head_dim": 576, "q_head_dim": 192}],
-    "sarvam_moe": [{"partial_rotary_factor": 0.5}],
-    "smollm3": [{"no_rope_layer_interval": 3}, {"no_rope_layers": [1, 0, 1] * 4}],
-    "t5gemma2_text": [PATTERN, GEMMA],
-}  # fmt: skip
-# for types whose default head has 42 or 73 dimensions, or that want other keys to agree
-SIZES = {name: {"head_dim": 128} for name in ("glm4_moe", "glm4v_moe_text", "hunyuan_v1_dense", "qwen3_omni_moe_text")}
-SIZES["dory"] = {"num_hidden_layers": 24, "n_input_layers": 8, "n_recurrent_layers": 8, "n_output_layers": 8}
-SIZES["esm"] = {"position_embedding_type": "rotary"}
-SIZES["gpt_neo"] = {"num_layers": 24}
-# the keys of sizes that a class also reads under a name of all types
-OF_SIZES = {
-    *("n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers", "n_head", "n_heads", "num_heads", "n_embd"),
-    *("d_model", "dim", "decoder_num_attention_heads", "n_positions", "max_seq_len", "model_max_length"),
-    *("kv_channels", "head_dim", "attention_window_size", "sliding_window_size"),
-}
-# types that run the code of another, and types that build a table for each layer
-BORROWED = {"exaone": "llama", "sarvam_mla": "deepseek_v3", "sarvam_moe": "glm4_moe"}
-BY_LAYER = {"granite_swa", "granitemoe_swa", "molmo2_text"}
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers")
-# types without a reader, and types that are read only with a list of their layers
-UNREAD = {"clvp_encoder", "inkling2_text", "inkling2_loop_text", "zamba2", "deepseek_v4"}
+# the file, a kind of layer, its number of layers, base, rotating dimensions, type, gain, and the slowest pair
+KINDS = [
+    (V4, SLIDING, 2, 1e4, 64, "default", 1.0, 1e4 ** (-62 / 64)),
+    (V4, CSA, 3, 1.6e5, 64, "yarn", 1.0, 1.6e5 ** (-62 / 64) / 16),
+    (V4, HCA, 2, 1.6e5, 64, "yarn", 1.0, 1.6e5 ** (-62 / 64) / 16),
+    (STEP, FULL, 2, 5e6, 64, "llama3", 1.0, 5e6 ** (-62 / 64) / 2),
+    (STEP, SLIDING, 3, 1e4, 128, "default", 1.0, 1e4 ** (-126 / 128)),
+    (HUNYUAN, FULL, 24, 1e4, 128, "ntk_alpha", 1.0, 11158839.925 ** (-126 / 128)),
+    (PARAMS, FULL, 8, 1e6, 128, "yarn", 1.0, 1e6 ** (-126 / 128) / 16),
+    ({**PARAMS, "yarn": {**PARAMS["yarn"], "apply_scale": True}}, FULL, 8, 1e6, 128, "yarn", 1.2772588722239782,
+        1e6 ** (-126 / 128) / 16),
+    # Ministral 8B: a window in three of four layers
+    ({**without(PARAMS, "yarn", "llama_4_scaling"), "_sliding_window": [None, 32768, 32768, 32768]}, SLIDING, 6, 1e6,
+        128, "default", 1.0, 1e6 ** (-126 / 128)),
+    # Mistral Large 3: latent attention
+    ({**PARAMS, "head_dim": 192, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}, FULL, 8, 1e6, 64, "yarn", 1.0,
+        1e6 ** (-62 / 64) / 16),
+    # types that transformers does not know, with lists as in DeepSeek-V4 and Step-3.5
+    ({**V4, "model_type": "deepseek_v9"}, SLIDING, 2, 1e4, 64, "default", 1.0, 1e4 ** (-62 / 64)),
+    ({**V4, "model_type": "deepseek_v9"}, HCA, 2, 1.6e5, 64, "yarn", 1.0, 1.6e5 ** (-62 / 64) / 16),
+    ({**STEP, "model_type": "step9"}, FULL, 2, 5e6, 64, "llama3", 1.0, 5e6 ** (-62 / 64) / 2),
+    # more entries than layers
+    ({**LLAMA, "model_type": "smollm3", "rope_theta": 2e6, "no_rope_layers": [1, 1, 1, 0, 0, 0]}, FULL, 3, 2e6, 64,
+        "default", 1.0, 2e6 ** (-62 / 64)),
+    ({**STEP, "model_type": "step9", "use_rope_layers": [1, 1, 0, 1, 1, 1, 1]}, "nope", 1, *[None] * 5),
+]  # fmt: skip
 
 
-def known(name):
-    if name not in CONFIG_MAPPING_NAMES:
-        pytest.skip(f"transformers {transformers.__version__} has no type {name}")
+@pytest.mark.parametrize(("source", "kind", "count", "base", "rotary_dim", "name", "gain", "slowest"), KINDS)
+def test_a_kind_of_layer(source, kind, count, base, rotary_dim, name, gain, slowest):
+    assert config.layer_types(source)[kind] == count
+    if base is None:
+        return
+    rotary = config.rotary(source, kind, pairing="interleaved")
+    found = frequencies.from_config(source, kind, pairing="interleaved")
+    assert (rotary.base, rotary.rotary_dim, rotary.rope_type) == (base, rotary_dim, name)
+    assert found.gain * found.score_factor == pytest.approx(gain, rel=1e-12)
+    assert float(found.inv_freq[-1]) == pytest.approx(slowest, rel=1e-9)
 
 
-def load(fields):
-    """The configuration by the class that AutoConfig takes for the file."""
-    own = copy.deepcopy(fields)
-    if own["model_type"] == "mistral" and "layer_types" in own:
-        own["model_type"] = "ministral"
-    return CONFIG_MAPPING[own["model_type"]].from_dict(own)
+def test_layers_are_constructed_in_their_order():
+    assert posenc.PerLayer.from_config(V4).index == (0, 0, 1, 1, 1, 1, 1)  # both compressed kinds rotate alike
+    assert posenc.PerLayer.from_config(STEP).index == (0, 1, 1, 1, 0)
+    assert config.rotary(HUNYUAN).sections == (16, 16, 16, 16)
+    assert config.rotary(V4, CSA).rotary_side == "last"
 
 
-def saved(theirs):
-    return finite(json.loads(theirs.to_json_string()))
+@pytest.mark.parametrize("name", RIGHT | ALIKE)
+def test_nothing_is_found_in_a_right_file(name):
+    judged = judge((RIGHT | ALIKE)[name])
+    assert [(one.code, one.message) for one in judged.findings] == []
+    assert not any("does not know" in line for line in judged.not_judged)
 
 
-def published(name, keys):
-    """The sizes of a type's default configuration, with twelve layers, and keys as a publisher spells them."""
-    sizes = {key: value for key, value in saved(CONFIG_MAPPING[name]()).items() if key not in FILLED}
-    sizes = {key: value for key, value in sizes.items() if key in LISTS or not isinstance(value, list | dict)}
-    return {**sizes, **{key: 12 for key in LAYERS if key in sizes}, **SIZES.get(name, {}), **keys}
+@pytest.mark.parametrize("source", [V4, STEP])
+def test_nothing_is_found_in_a_file_of_a_similar_type(source):
+    assert judge({**source, "model_type": "mine"}, pairing="half").findings == ()
 
 
-def layers(fields):
-    found = by_layer(fields, pairing=None, seq_len=20000)
-    return [[(part.name, repr(part.options())) for part in parts] for parts in found]
+@pytest.mark.parametrize("name", APART)
+def test_what_is_not_read_is_found(name):
+    fields, code = APART[name]
+    assert code in {one.code for one in judge(fields).findings}
 
 
-def same(fields):
-    theirs = load(fields)
-    assert layers(fields) == layers(saved(theirs))
-    return theirs
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({**V4, "compress_ratios": [8] * 7}, "0, 4 or 128 for each layer"),
+        ({**V4, "compress_ratios": [0] * 6}, "one entry for each of the 7 layers; got 6"),
+        ({**STEP, "rope_theta": [5e6] * 4}, "rope_theta must have one entry for each of the 5 layers; got 4"),
+        ({**STEP, "rope_theta": [1e6 + k for k in range(7)]}, "rope_theta must agree among layers of sliding"),
+        (without(STEP, "num_nextn_predict_layers"), "one entry for each of the 5 layers; got 7"),
+        (scaled(HUNYUAN, mrope_section=[32, 32]), "xdrope_section and mrope_section must agree"),
+        ({**PARAMS, "llama_4_scaling": {LENGTH: 8192, "beta": 0.1}}, "must have the same original_max_position"),
+        ({**PARAMS, "sliding_window": [None, 512, 1024, 512]}, "sliding_window must be one window, or a list"),
+        ({**PARAMS, "sliding_window": [None, 512, 512]}, "that divides the 8 layers"),
+    ],
+)
+def test_lists_that_do_not_agree(source, words):
+    with pytest.raises(ValueError, match=words):
+        inspection.inspect(source, pairing="interleaved")
 
 
-@pytest.mark.sample(60)
-@pytest.mark.parametrize("name", [name for name in TYPES if name not in UNREAD])
-def test_both_spellings_of_a_base_and_a_scaling(name):
-    known(name)
-    for keys in ({}, BASE, SCALED):
-        fields = published(name, keys)
-        try:
-            load(fields)
-        except Exception:  # of a type without this scaling
-            continue
-        same(fields)
+def test_params_need_a_pairing_and_their_scaling_is_named(tmp_path):
+    (tmp_path / "params.json").write_text(json.dumps(PARAMS), encoding="utf-8")
+    refused(tmp_path, "pairing must be given for params.json", "--pairing interleaved", "consolidated")
+    assert "--pairing interleaved" in judge(PARAMS).because
+    judged = judge(tmp_path, pairing="interleaved")
+    assert (judged.status, judged.layers) == ("pass", {FULL: 8})
+    assert any("yarn and llama_4_scaling" in line for line in judged.not_judged)
+    (layer,) = inspection.inspect(tmp_path, pairing="interleaved")["layers"]
+    assert layer["also"] == {"query_temperature": {"law": "ministral", "original_max_len": 16384, "weight": 0.1}}
 
 
-@pytest.mark.parametrize(("name", "keys"), [(name, keys) for name, rows in OWN.items() for keys in rows])
-def test_both_spellings_of_the_keys_of_a_type(name, keys):
-    known(name)
-    fields = published(name, keys)
-    theirs, model = same(fields), open_model(fields)
-    order = getattr(theirs, "layer_types", None)
-    if order and name not in unrotated.KINDS:
-        assert [kind for kind in kinds.layers(model) if kind != "nope"] == [
-            kind for kind, own in zip(order, kinds.layers(model), strict=True) if own != "nope"
-        ]
+PLAIN = without(PARAMS, "yarn", "llama_4_scaling")
 
 
-@pytest.mark.sample(40)
-@pytest.mark.parametrize("name", [name for name in MAPPED if name not in ELSEWHERE | UNREAD | BY_LAYER])
-def test_frequencies_of_a_published_file_are_those_of_the_module(name):
-    """By the rotary module that transformers builds for it."""
-    for keys in (BASE, *OWN.get(name, ())):
-        fields = published(name, keys if name != "ultrabert" else {})
-        theirs, model = load(fields), open_model(fields)
-        if name in BORROWED:
-            theirs = load(saved(theirs) | {"model_type": BORROWED[name]})
-        for kind in filter(kinds.rotates, dict.fromkeys(kinds.layers(model))):
-            agree(frequencies.from_config(fields, kind, seq_len=1024), *embedding(theirs, kind))
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        ({**PARAMS, "yarn": without(PARAMS["yarn"], "apply_scale")}, "yarn.apply_scale"),
+        ({**PARAMS, "yarn": {**PARAMS["yarn"], "gamma": 3}}, "yarn.gamma"),
+        (without(PARAMS, "yarn"), "max_position_embeddings"),
+        (without(PLAIN, "rope_theta"), "rope_theta"),
+        ({**PLAIN, "use_scaled_rope": True}, "use_scaled_rope"),  # Meta's, whose parameters are in its code
+        ({**PLAIN, "rope_factor": 40, "original_seq_len": 4096}, "rope_factor"),  # DeepSeek's
+        ({**LLAMA, "rope_theta": 1e4, "model_type": "mine", "rope_scaling_factor": 32.0}, "rope_scaling_factor"),
+        ({**LLAMA, "rope_theta": 1e4, "model_type": "mine", "rope_ratio": 500}, "rope_ratio"),
+        ({**LLAMA, "rope_theta": 1e4, "yarn": PARAMS["yarn"]}, "yarn"),
+    ],
+)
+def test_a_scaling_in_another_spelling_is_never_passed_over(source, key):
+    found = inspection.inspect(source, pairing="interleaved")
+    assert key in {one["key"] for one in found["warnings"]}
+    assert key in {one.key for one in judge(source, pairing="interleaved").findings}
 
 
-@pytest.mark.parametrize("whole", TEXT)
-def test_a_part_without_a_type_has_that_of_its_whole(whole):
-    known(whole)
-    fields = saved(CONFIG_MAPPING[whole]())
-    key = next(key for key in ("text_config", "global_config") if isinstance(fields.get(key), dict))
-    named = fields[key].pop("model_type")
-    assert open_model(fields).model_type == named == getattr(load(fields), key).model_type
-
-
-def test_the_keys_of_a_text_model_at_the_top_level():
-    same({"model_type": "fuyu", "hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2, **BASE})
-
-
-@pytest.mark.parametrize("name", [name for name in TYPES if name in CONFIG_MAPPING_NAMES and name not in UNREAD])
-def test_other_names_of_a_size(name):
-    """By the attribute_map of a class, under which it reads both names."""
-    for other, own in CONFIG_MAPPING[name].attribute_map.items():
-        if own in OF_SIZES:
-            fields = published(name, {})
-            fields[other] = fields.pop(own)
-            same(fields)
+@pytest.mark.parametrize("neutral", [{"use_scaled_rope": False}, {"rope_ratio": 1}, {"yarn": None}, {"rope_factor": 1}])
+def test_a_scaling_that_changes_nothing_is_not_noted(neutral):
+    source = {**LLAMA, "rope_theta": 1e4, "model_type": "mine", **neutral}
+    assert judge(source, pairing="half").findings == ()

@@ -32,7 +32,7 @@ _LEGACY = {
     **dict.fromkeys(("deepseek_sparse_attention", "qwen_sparse_attention"), INDEXED),
 }
 # types with several kinds in an order that is not filled in here
-UNLISTED = {"deepseek_v4", "zamba2"}
+UNLISTED = {"zamba2"}
 _NO_ROPE_LISTS = {"llama4_text", "smollm3", "mistral_large4_text"}
 # types whose files list the attention and the MLP of a layer as two layers
 _PAIRED = {"dory"}
