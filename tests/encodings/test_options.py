@@ -226,3 +226,11 @@ def test_tokens_without_a_batch_or_with_two_stand_where_they_are() -> None:
     for x in (torch.zeros(3, 1), torch.zeros(2, 2, 3, 1)):
         with refuses(ValueError, "Integer: x must have a token for each position"):
             integer(x, torch.arange(6).view(2, 3))
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_no_parameter_is_a_scalar(name: str) -> None:
+    """FSDP refuses them: it shards the first dimension."""
+    card = posenc.card(name)
+    for options in (card.example, *({**card.example, **more} for more in card.variants)):
+        assert all(parameter.ndim for parameter in posenc.create(name, **options).parameters())
