@@ -280,7 +280,7 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "n_heads": st.integers(1, 3),
             "head_dim": st.integers(1, 4),
         },
-        optional={"base": bases()},
+        optional={"base": bases(), "order": st.just("alternating")},
     ),
     "vo_rope": st.fixed_dictionaries(
         {"head_dim": EVEN}, optional=LANES | {"rotary_dim": st.just(2), "inv_freq": st.just([0.3])}
