@@ -52,7 +52,11 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
         return MRope(convention, spec)
     if convention == "rope2d_table_fn":
         return pictures.Picture(convention, spec)
-    return (pictures.Rotated if (count(spec) or 2) == 2 else pictures.RotatedAxes)(convention, spec)
+    is_scaled = spec.get("scaling", "none") not in ("none", "default")
+    has_bases = isinstance(spec.get("base"), list | tuple)
+    if (count(spec) or 2) == 2 and not (is_scaled or has_bases or spec.get("config") or spec.get("axes")):
+        return pictures.Rotated(convention, spec)
+    return pictures.RotatedAxes(convention, spec if count(spec) else {**spec, "n_axes": 2})
 
 
 def count(spec: Mapping[str, Any]) -> int | None:
@@ -408,7 +412,12 @@ class MRope(Angles):
     def _scalings(self) -> Iterator[Fault]:
         """Yield a missing scaling, one over another width, and the known faults of scalings of one axis."""
         asked, over, i = self.asked, {"over": "the whole head"}, np.arange(self.n)
+        said = {"scaling": asked.scaling, "base": asked.base}
         if self.ladder != "shared":
+            if asked.scaling != "default":
+                unscaled = speeds("axis", self.axes, self.base)
+                yield Fault("rope.config.scaling_ignored", {"freq": unscaled, "gain": 1.0}, said)
+                yield Fault("rope.config.scaling_ignored", {"freq": unscaled}, said)
             return
         if asked.rotary_dim < asked.head_dim:
             whole = {"partial_rotary_factor": 1.0}
