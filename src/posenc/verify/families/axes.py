@@ -249,7 +249,7 @@ class MRope(Angles):
         rotary = config.rotary(asked.source, pairing="half")
         self.section, self.axes, self.arranged = self._divided(rotary)
         self.names = AXES if len(self.section) == 3 else tuple(f"axis {a}" for a in range(len(self.section)))
-        usual = "axis" if convention == "rope_axes_fn" and rotary.sections is None else "shared"
+        usual = "axis" if spec.get("widths") or (convention == "rope_axes_fn" and not rotary.sections) else "shared"
         self.ladder = spec.get("ladder") or USUAL.get(spec.get("encoding", ""), usual)
         self.definition = "axial_rope" if self.ladder != "shared" else "mrope"
         self.definition += " interleaved" if self.arranged == "interleaved" else ""
