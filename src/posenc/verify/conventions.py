@@ -20,6 +20,7 @@ _Q, _K = "q query queries xq query_states q_states", "k key keys xk key_states k
 _HEADS = "heads n_heads num_heads nheads n_head num_attention_heads head_count"
 _Q_LEN = "q_len qlen query_len query_length len_q q_length n_q seq_q tq lq tgt_len num_queries"
 _KV_LEN = "kv_len k_len klen key_len key_length len_k kv_length n_k seq_k tk lk src_len"
+_ALIBI = "alibi alibi@authors alibi@geometric alibi@one-sided alibi@falcon"
 _H, _W = "h height rows grid_h n_rows hh win_h window_h", "w width cols columns grid_w n_cols ww win_w window_w"
 
 
@@ -32,11 +33,13 @@ class Convention:
         words: For each argument of the call, the names that identify this convention; empty if any name may.
             None if it is not a plain call: its type identifies it.
         called: A word in the function's own name that identifies it.
+        encodings: The values of the specification's word encoding that it can judge, in words; empty if any.
     """
 
     call: str
     words: tuple[str, ...] | None = None
     called: str = ""
+    encodings: str = ""
 
     @property
     def functions(self) -> dict[str, tuple[str, ...]]:
@@ -47,69 +50,135 @@ class Convention:
         """
         return {name: tuple(args.split(", ")) for name, args in re.findall(r"(\w+)\(([\w, ]+)\)", self.call)}
 
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The axes of tensors.
+
+        >>> CONVENTIONS["attention"].axes["k"]
+        ('batch', 'heads', 'seq', 'dim')
+        """
+        found = re.findall(r"((?:\w+(?:, | and ))*\w+) \(([\w, ]+)\)", self.call)
+        return {
+            name: tuple(axis.strip(",") for axis in axes.split(", "))
+            for names, axes in found
+            for name in re.split(", | and ", names)
+        }
+
 
 CONVENTIONS: Mapping[str, Convention] = {
-    "hf_rope": Convention("(module rotary(x, position_ids) -> (cos, sin), function apply(q, k, cos, sin) -> (q, k))"),
-    "meta_complex": Convention("(function table(end) -> complex table, function apply(q, k, table) -> (q, k))"),
-    "rope_fn": Convention("rope(x, positions), x (batch, heads, seq, dim), positions (seq,)", ("", _POSITIONS)),
-    "rope_offset_fn": Convention("rope(x, offset)", ("", _OFFSET)),
-    "lucidrains": Convention("object with rotate_queries_or_keys(x, offset)"),
-    "bshd_module": Convention("forward(q, k) on (batch, seq, heads, dim), positions from 0", (_Q, _K)),
-    "xpos_fn": Convention("xpos(q, k) -> (q, k)", (_Q, _K), "xpos"),
+    "hf_rope": Convention(
+        "(module rotary(x, position_ids) -> (cos, sin), function apply(q, k, cos, sin) -> (q, k)), q and k (batch, "
+        "heads, seq, dim), position_ids (batch, seq), x any tensor with their dtype",
+        encodings="rope",
+    ),
+    "meta_complex": Convention(
+        "(function table(end) -> complex table, function apply(q, k, table) -> (q, k)), q and k (batch, seq, heads, "
+        "dim), table (seq, pairs) of the call's own positions",
+        encodings="rope",
+    ),
+    "rope_fn": Convention(
+        "rope(x, positions), x (batch, heads, seq, dim), positions (seq,)", ("", _POSITIONS), encodings="rope"
+    ),
+    "rope_offset_fn": Convention(
+        "rope(x, offset), x (batch, heads, seq, dim), positions offset, offset + 1, ..", ("", _OFFSET), encodings="rope"
+    ),
+    "lucidrains": Convention(
+        "object with rotate_queries_or_keys(x, offset), x (batch, heads, seq, dim)", encodings="rope"
+    ),
+    "bshd_module": Convention(
+        "forward(q, k) -> (q, k), q and k (batch, seq, heads, dim), positions from 0", (_Q, _K), encodings="rope"
+    ),
+    "xpos_fn": Convention(
+        "xpos(q, k) -> (q, k), q and k (batch, heads, seq, dim), positions from 0", (_Q, _K), "xpos", encodings="xpos"
+    ),
     "mrope_fn": Convention(
         "angles(position_ids) -> (seq, head_dim / 2), position_ids (3, seq), or as many rows as the spec has axes",
         (_POSITIONS + " coords",),
+        encodings="mrope axial_rope",
     ),
     "rope2d_table_fn": Convention(
-        "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y", (_H, _W)
+        "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y",
+        (_H, _W),
+        encodings="rope2d axial_rope",
     ),
     "mrope_positions_fn": Convention(
-        "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns)",
+        "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns), "
+        "time_steps one number for each picture or video",
         ("segments parts", "time_steps steps time_step"),
+        encodings="mrope",
     ),
     "rope_axes_fn": Convention(
         "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns, or of all axes "
         "of the spec",
         ("", _POSITIONS + " coords"),
+        encodings="rope2d axial_rope mrope",
     ),
     "additive_module": Convention(
         "forward(x) -> x + code, x (batch, seq, dim)",
         ("x input inputs tokens emb embedding embeddings hidden hidden_states tensor src",),
+        encodings="sinusoidal learned",
     ),
     "additive_2d_module": Convention(
-        "forward(x) -> x + code, x (n, channels, h, w)",
+        "forward(x) -> x + code, x (batch, channels, h, w)",
         ("x input inputs image images img feature features feature_map fmap maps tensor",),
+        encodings="sinusoidal2d learned2d",
     ),
     "relative_table_fn": Convention(
         "table(n) -> (2n - 1, dim), row r holds distance (n - 1) - r",
         ("n length seq_len seqlen klen size max_len n_positions n_tokens",),
+        encodings="relative_sinusoid",
     ),
-    "relative_index_fn": Convention("index(h, w) -> (h*w, h*w)", (_H, _W), "index"),
-    "slopes_fn": Convention("slopes(n_heads) -> list", (_HEADS + " n h",), "slope"),
+    "relative_index_fn": Convention(
+        "index(h, w) -> (h*w, h*w) rows of a table", (_H, _W), "index", encodings="swin swin_bias"
+    ),
+    "slopes_fn": Convention(
+        "slopes(n_heads) -> list",
+        (_HEADS + " n h",),
+        "slope",
+        encodings=_ALIBI,
+    ),
     "bias_fn": Convention(
-        "bias(heads, q_len, kv_len), broadcastable to (heads, q_len, kv_len)",
+        "bias(heads, q_len, kv_len) -> bias that broadcasts to (heads, q_len, kv_len), queries the last q_len keys",
         (_HEADS + " h n", _Q_LEN + " q n m i", _KV_LEN + " k kv n m j"),
+        encodings=f"{_ALIBI} t5 relative_bias swin swin_bias",
     ),
-    "score_mod": Convention("score_mod(score, b, h, q_idx, kv_idx) -> score", ("", "", "", "", ""), "score_mod"),
+    "score_mod": Convention(
+        "score_mod(score, b, h, q_idx, kv_idx) -> score",
+        ("", "", "", "", ""),
+        "score_mod",
+        encodings=f"{_ALIBI} t5 relative_bias",
+    ),
     "bucket_fn": Convention(
         "bucket(relative_position) -> int tensor, relative_position = key - query",
         ("relative_position relative_positions rel_pos rel relpos relative distance distances delta d r rp",),
         "bucket",
+        encodings="t5 deberta",
     ),
     "position_fn": Convention(
-        "positions(attention_mask, q_len) -> (batch, q_len), attention_mask (batch, total)",
+        "positions(attention_mask, q_len) -> (batch, q_len), attention_mask (batch, total) of 0 and 1, or if the "
+        "specification has packed, of the number of each token's document",
         (_MASK, _Q_LEN + " n length seq_len seqlen new_tokens"),
     ),
     "packed_position_fn": Convention(
         "positions(cu_seqlens) -> (total,)",
         ("cu_seqlens cu_seq_lens cu cu_lens cu_lengths cumulative bounds boundaries",),
     ),
-    "learned_rows_fn": Convention("rows(attention_mask) -> row numbers of the learned table", (_MASK,), "rows"),
-    "cached_model": Convention(
-        "model(x, cache) -> (y, cache), x (batch, seq, dim), cache None at first",
-        ("", "cache kv_cache past past_kv past_key_values layer_past state memory"),
+    "learned_rows_fn": Convention(
+        "rows(attention_mask) -> row numbers of the learned table, attention_mask (batch, total)",
+        (_MASK,),
+        "rows",
+        encodings="learned",
     ),
-    "attention": Convention("attention(q, k, v, positions) -> out", (_Q, _K, "", _POSITIONS)),
+    "cached_model": Convention(
+        "model(x, cache) -> (y, cache), x and y (batch, seq, dim), dim the width of the model, cache None at first",
+        ("", "cache kv_cache past past_kv past_key_values layer_past state memory"),
+        encodings="rope xpos alibi t5 sinusoidal learned none",
+    ),
+    "attention": Convention(
+        "attention(q, k, v, positions) -> out, q, k and v (batch, heads, seq, dim), positions (seq,)",
+        (_Q, _K, "", _POSITIONS),
+        encodings="rope xpos alibi",
+    ),
     "encoding": Convention("a posenc Encoding or a subclass"),
 }
 

@@ -25,8 +25,8 @@ _SCALED = (
 )
 _AXES = f"{_SCALED.replace('rotary_side ', '')} interleaved section widths n_axes ladder"
 _ADDED = "dim d_model head_dim base temperature layout variant start offset order origin"
-_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype"
-_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised"
+_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype interpolation"
+_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised interpolation"
 _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
     "bias_max variant start offset order interleaved section"
@@ -103,7 +103,7 @@ _NEAR = 0.75  # similarity from which one word counts as a misspelling of anothe
 _SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
 _WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|^_?cos")
 # known parts of a sinusoid's variant; any other leaves open which formula is right
-_FORMULAS = (
+FORMULAS = (
     "paper vaswani original standard attention tensor2tensor t2t fairseq m2m halfminusone half1 timingsignal detr "
     "maskformer loftr mae vit moco norm raw sin cos xl espnet conformer interleaved half blocks flip"
 )
@@ -205,9 +205,9 @@ def _encoding(asked: dict[str, Any]) -> list[str]:
 def _variant(asked: Mapping[str, Any], convention: str) -> list[str]:
     """Report an unknown formula of sinusoids; refuse a misspelt one."""
     said = re.sub(r"[^a-z0-9]", "", asked.get("variant", "").lower())
-    if convention not in _SINUSOIDS or not said or any(name in said for name in _FORMULAS.split()):
+    if convention not in _SINUSOIDS or not said or any(name in said for name in FORMULAS.split()):
         return []
-    return _unknown("variant cannot be", asked["variant"], _FORMULAS.split())
+    return _unknown("variant cannot be", asked["variant"], FORMULAS.split())
 
 
 def _scaling(asked: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         ),
         ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, is_number)),
         ("config", "a dict", lambda said: isinstance(said, Mapping)),
-        ("scaling", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
+        ("scaling interpolation", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
         ("encoding layout variant order ladder next_after", "a word", lambda said: isinstance(said, str)),
     )
     for word in words.split()
@@ -84,11 +84,21 @@ _NAMES = {
 }
 
 
+def allowed(word: str, convention: str = "") -> tuple[list[str], str]:
+    """Return the names that a word may have, and what else it may be.
+
+    >>> allowed("padding_idx"), allowed("direction")
+    (([], 'a whole number'), (['any'], ''))
+    """
+    own = f"{convention}.{word}"
+    return _NAMES.get(own, _NAMES.get(word, "")).split(), _KINDS.get(own, _KINDS.get(word, ("", bool)))[0]
+
+
 def checked(word: str, value: Any, convention: str) -> Any:
     """Return the value of a word in our words; refuse an impossible one."""
     own = f"{convention}.{word}"
-    names = _NAMES.get(own, _NAMES.get(word, "")).split()
-    must_be, fits = _KINDS.get(own, _KINDS.get(word, ("", bool)))
+    names, must_be = allowed(word, convention)
+    _, fits = _KINDS.get(own, _KINDS.get(word, ("", bool)))
     if names:
         name = str(value).lower().removeprefix("torch.")
         name = _DTYPES_MEANT.get(name, name)

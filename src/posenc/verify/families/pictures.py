@@ -217,15 +217,16 @@ class OfVectors(Angles):
         for vector in (self.q, self.k):
             x = vector[..., None, :].expand(2, -1, len(places), -1).contiguous().requires_grad_(graded)
             y = guard.call(fresh(subject), x, positions, what=case.words, grad=graded)
-            y = guard.shaped(y, tuple(x.shape), case.words)
+            y = guard.shaped(y, tuple(x.shape), case.words, grad=graded)
+            eps = guard.rounding(y)
             if graded:
-                y = torch.autograd.grad(y, x, y.detach())[0] if y.requires_grad else torch.zeros_like(x)
+                y = torch.autograd.grad((y * y.detach()).sum() + 0 * x.sum(), x)[0]
             found.append(y[0].detach().double().numpy())
             if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
                 raise SubjectError(
                     Cause("rope.batch.rows_share", "equal places in two rows of a batch give different angles", 1.0)
                 )
-        return Seen(case, np.stack(found))
+        return Seen(case, np.stack(found), eps)
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return rotated queries and keys; for "grad" their gradients, which are the vectors themselves."""
@@ -262,12 +263,13 @@ class OfVectors(Angles):
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the tolerance of each score: float32 angles have errors that grow with the position."""
         far = np.abs(seen.case.args[0]).max(1)
-        scores: Array = self.truth["gain"] ** 2 * (4e-5 * self.n + 6e-7 * self.n * (far[:, None] + far))
-        return np.full(1, 1e-3) if seen.case.kind == "grad" else scores
+        rounded: Array = 4e-5 * self.n + 6e-7 * self.n * (far[:, None] + far) + 2 * seen.eps * self.n
+        scores: Array = self.truth["gain"] ** 2 * rounded
+        return np.full(1, 1e-3 + 4 * seen.eps) if seen.case.kind == "grad" else scores
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether rotated vectors agree, not only scores."""
-        return bool(np.abs(seen.value - predicted).max() < 1e-2)
+        return bool(np.abs(seen.value - predicted).max() < 1e-2 + 4 * seen.eps)
 
     def angles(self, seen: Seen, model: Model) -> Array:
         """Return the angles between the queries at each place and at the first one."""
