@@ -68,6 +68,7 @@ RIGHT = {
     "DeepSeek-V4, the width of its class": without(V4, "qk_rope_head_dim"),
     "DeepSeek-V4, a share": {**without(V4, "qk_rope_head_dim"), "partial_rotary_factor": 0.25},
     "Step-3.5": STEP,
+    "Step-3.7": {"model_type": "step3p7", "text_config": {**STEP, "model_type": "of_the_publisher"}},
     "Step-3.5, one base": {**STEP, "rope_theta": 2e6},
     "Step-3.5, whole heads": without(STEP, "partial_rotary_factors"),
     "Step-3.5, YaRN": {**STEP, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, LENGTH: 65536}},
