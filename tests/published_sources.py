@@ -119,6 +119,8 @@ APART = {
     "Step-3.5, layers without rotation": ({**STEP, "use_rope_layers": [True] * 4 + [False]}, "unread"),
     "SmolLM 3, more entries than layers": ({**_LLAMA, "model_type": "smollm3", "rope_theta": 2e6,
         "no_rope_layers": [1, 1, 0]}, "unread"),
+    "Ministral 3, no base": ({**_LLAMA, "model_type": "ministral3", "rope_parameters": SCALING}, "theta_missing"),
+    "Higgs Audio, no base": ({**_LLAMA, "model_type": "higgs_audio_v2", "rope_scaling": SCALING}, "theta_missing"),
     "Llama, layers without rotation": ({**_LLAMA, "rope_theta": 5e5, "no_rope_layers": [1, 0]}, "unread"),
     "Step-3.5, one object": ({**STEP, "rope_parameters": {**SCALING, "rope_theta": 3e5}}, "unread"),
 }  # fmt: skip
