@@ -68,6 +68,7 @@ RIGHT = {
     "DeepSeek-V4, the width of its class": without(V4, "qk_rope_head_dim"),
     "DeepSeek-V4, a share": {**without(V4, "qk_rope_head_dim"), "partial_rotary_factor": 0.25},
     "Step-3.5": STEP,
+    "Step-3.7": {"model_type": "step3p7", "text_config": {**STEP, "model_type": "of_the_publisher"}},
     "Step-3.5, one base": {**STEP, "rope_theta": 2e6},
     "Step-3.5, whole heads": without(STEP, "partial_rotary_factors"),
     "Step-3.5, YaRN": {**STEP, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, LENGTH: 65536}},
@@ -118,5 +119,8 @@ APART = {
     "Step-3.5, layers without rotation": ({**STEP, "use_rope_layers": [True] * 4 + [False]}, "unread"),
     "SmolLM 3, more entries than layers": ({**_LLAMA, "model_type": "smollm3", "rope_theta": 2e6,
         "no_rope_layers": [1, 1, 0]}, "unread"),
+    "Ministral 3, no base": ({**_LLAMA, "model_type": "ministral3", "rope_parameters": SCALING}, "theta_missing"),
+    "Higgs Audio, no base": ({**_LLAMA, "model_type": "higgs_audio_v2", "rope_scaling": SCALING}, "theta_missing"),
+    "Llama, layers without rotation": ({**_LLAMA, "rope_theta": 5e5, "no_rope_layers": [1, 0]}, "unread"),
     "Step-3.5, one object": ({**STEP, "rope_parameters": {**SCALING, "rope_theta": 3e5}}, "unread"),
 }  # fmt: skip

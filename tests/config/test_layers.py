@@ -70,7 +70,7 @@ def test_a_window_of_the_file():
         ({"model_type": "cohere2_moe", "first_k_dense_replace": 5}, "first_k_dense_replace must be from 0 to 4; got 5"),
         ({"model_type": "mllama_text_model", "cross_attention_layers": [-1]}, "entry must be from 0"),
         ({"model_type": "hrm_text", "num_hidden_layers": 2000}, "over all cycles must be from 1 to 10000; got 16000"),
-        ({"no_rope_layers": [1, 0]}, "one entry for each of the 4 layers; got 2"),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 0]}, "one entry for each of the 4 layers; got 2"),
         ({"num_hidden_layers": None, "layer_types": ["full_attention"] * 10_001}, "at most 10000"),
     ],
 )

@@ -90,6 +90,8 @@ SECTIONS: dict[str, tuple[Layout, tuple[int, ...] | None]] = {
     "ernie4_5_vl_moe_text": ("time_last", (22, 22, 20)),
     "hunyuan_vl_text": ("doubled", None),
 }
+# types whose own base belongs to their default parameters: a file with parameters and no base has 10,000
+BASE_OF_DEFAULTS = {"higgs_audio_v2", "ministral3", "muse_spark_text", "ultrabert"}
 # types whose base is in their code
 FIXED_BASE = {"codegen", "gptj", "roformer"}
 # types whose nested parameters have other names than the kinds of layers

@@ -34,7 +34,10 @@ _COMPRESS_BASE, _SHARE, _HEAD_DIM = 160_000, 64 / 512, 512
 # layer, all of these, and those whose further entries no layer of transformers reads
 _BY_KIND = ("rope_theta", "partial_rotary_factors")
 _LISTS = ("layer_types", "use_rope_layers", *_BY_KIND)
-_CUT = ("no_rope_layers", "layer_rope_theta")
+_CUT = {
+    "no_rope_layers": {"llama4_text", "mistral_large4_text", "smollm3"},
+    "layer_rope_theta": {"granite_swa", "granitemoe_swa", "muse_glimmer_text", "muse_spark_text"},
+}  # and the types that read them
 
 
 def rewrite(model: "Model") -> None:
@@ -291,15 +294,19 @@ def _scaled(fields: Fields, own: Fields) -> set[str]:
 
 
 def _cut(model: "Model") -> Fields:
-    """Return the lists that are longer than the layers, without what belongs to no layer."""
-    fields, cut = model.fields, dict[str, list[Any]]()
+    """Return the lists of which something is not read: without entries that belong to no layer, or None."""
+    fields, cut = model.fields, dict[str, list[Any] | None]()
     further = _LISTS if not model.is_known or model.name == "step3p5" else ()
     lists = {key: fields[key] for key in (*_CUT, *further) if isinstance(fields.get(key), list)}
     n, more = _count(fields) if lists else None, fields.get("num_nextn_predict_layers")
     for key, listed in lists.items():
-        if n is None or len(listed) <= n:
+        if model.is_known and model.name not in _CUT.get(key, {model.name}):
+            if not all(listed):
+                _unread(model, key, listed, "no layer is without rotation by it")
+            cut[key] = None
+        elif n is None or len(listed) <= n:
             continue
-        if isinstance(more, int) and len(listed) == n + more:
+        elif isinstance(more, int) and len(listed) == n + more:
             cut[key] = listed[:n]
         elif key in _CUT:
             _unread(model, f"{key}[{n}:]", listed[n:], f"the model has {n} layers")

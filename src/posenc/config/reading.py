@@ -49,7 +49,7 @@ def read(source: Source) -> dict[str, Any]:
     keys strings, as in a file.
 
     Args:
-        source: The path of a config.json, the path of a directory that contains one, or a mapping.
+        source: The path of a config.json or a params.json, of a directory that contains one, or a mapping.
 
     Raises:
         FileNotFoundError: There is no such file.

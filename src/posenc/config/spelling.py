@@ -8,6 +8,7 @@ from posenc.config import kinds, patterns, reads, values
 from posenc.config.defaults import COMPLETED, DEFAULTS
 from posenc.config.model import WHO, Model
 from posenc.config.models import (
+    BASE_OF_DEFAULTS,
     FILLS_IN,
     FIXED_BASE,
     LABELS,
@@ -213,6 +214,8 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
     local = kind == kinds.SLIDING and not reads.has_one_base(model.name, found.key != "top level" and not found.nested)
     keys = reads.base_keys(model.name, local, bool(found.around))
     default = LOCAL_BASE[model.name][1] if local and model.name in LOCAL_BASE else facts.base
+    if found.key != "top level" and model.name in BASE_OF_DEFAULTS:
+        default = 1e4
     for key in keys:
         if model.fields.get(key) is not None:
             return _checked(key, model.fields[key])
