@@ -179,6 +179,9 @@ class Cached(Family):
         found = [f"positions beyond {self.b.farthest}"]
         if not self.several:
             found.append("calls of several tokens: they see other keys than a single pass, and chunked is not declared")
+        window = self.spec.get("window")
+        found += [f"whether a single pass has the window of {window} keys"] if window else []
+        found += [f"steps after more than {window} keys: texts were shorter"] if (window or 0) > self.b.farthest else []
         return [*found, "whether a single pass is right: steps are compared with it, not with a definition"]
 
 
