@@ -151,7 +151,7 @@ def test_a_finding_of_a_far_row_says_which_it_is():
     assert cause.smallest_case["x"] == [1, 40_009, D]
     cause = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED).causes[0]
     assert "at position 12; found 0, expected 12" in cause.message
-    assert "refuse longer texts" in cause.help
+    assert "refuse longer texts" in cause.fix
 
 
 class Table(nn.Module):

@@ -250,7 +250,7 @@ def judged(subject, convention, spec, status, code):
     want = code if not code or code.startswith(("alibi.", "subject.")) else f"alibi.{code}"
     assert (report.status, first if code else "") == (status, want), report
     assert bool(report.because) == (status in ("equivalent", "cannot_tell"))
-    assert not any("{" in cause.message + cause.help for cause in report.causes), report
+    assert not any("{" in cause.message + cause.fix for cause in report.causes), report
     return report
 
 
@@ -316,11 +316,11 @@ WORDS = [
 def test_words_of_findings(subject, convention, words):
     report = verify.check(subject, convention=convention, spec={"encoding": "alibi", **EIGHT})
     assert words in report.causes[0].message
-    assert ('"order": "any"' in report.causes[0].help) == ("order" in words)
+    assert ('"order": "any"' in report.causes[0].fix) == ("order" in words)
 
 
 def test_what_is_said_of_what_is_right():
-    assert judged(alibi(), "bias_fn", {}, "pass", "").not_judged == ("distances from 1,414 on",)
+    assert judged(alibi(), "bias_fn", {}, "pass", "").not_judged == ("distances from 2,080 on",)
     assert judged(alibi(torch.relu), "bias_fn", BOTH, "pass", "").definitions == ("alibi@one-sided",)
 
 

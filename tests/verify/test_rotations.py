@@ -192,7 +192,7 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     ),
     "base of keys": (
         "bshd_module", Sides(rope(), rope(freq=500000.0 ** (-torch.arange(16).double() / 16))), {}, "rope.side.differ",
-        "keys are rotated otherwise than the other side, which is right (by itself that is rope.config.theta_not_read)",
+        "keys are rotated wrongly, but the other side is right (on both sides this would be rope.config.theta",
     ),
     "products of keys in bf16": (
         "bshd_module", Sides(rope(), rope(steps=("products",))), {}, "rope.precision.product_bf16", "of keys only"
@@ -207,7 +207,7 @@ def test_positions_and_precision(name):
     subject, more, expected, words = {**FAR, **PRECISION}[name]
     report = judged(subject, **more)
     assert code(report) == expected, report
-    said = report.causes[0].message + report.causes[0].help if report.causes else report.because
+    said = report.causes[0].message + report.causes[0].fix if report.causes else report.because
     assert words in said
 
 

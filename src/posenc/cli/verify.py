@@ -32,7 +32,7 @@ _SHOWN = 20  # lines shown of the output of the user's code
 )
 @click.option("--spec", metavar="FILE", help="The specification, as JSON; - is stdin.", show_default="the file's SPEC")
 @click.option("--exec", "command", metavar="COMMAND", help="Test this program, in any language, over JSON lines.")
-@click.option("--array-files", is_flag=True, help="With --exec: pass arrays as .npy files instead of JSON.")
+@click.option("--array-files", is_flag=True, help="With --exec: pass arrays as .npy files in $POSENC_ARRAYS.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP, show_default="text")
 @click.option("--in-process", is_flag=True, help="Run the code in this process, without limits on time and memory.")
@@ -113,7 +113,9 @@ def _run_program(command: str, convention: str | None, spec: dict[str, Any] | No
     output.complain(
         f"verify runs {command} ({child.TIME_LIMIT:g} s, {child.MEMORY_LIMIT / 2**30:g} GiB); run only what you trust."
     )
-    with remote.Program(command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files) as program:
+    with remote.Program(
+        command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files, warn=output.complain
+    ) as program:
         report = check(remote.subject(convention, program), convention=convention, spec=spec)
     repeat(program.text())
     unseen = "whether the program writes into its arguments"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor
 from posenc.verify import guard
 from posenc.verify.engine import Case, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.records import FLOAT32, Array, Model, kind
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -49,8 +48,7 @@ def ask(subject: Any, size: Size, convention: str, row: int = 0) -> tuple[Array,
     if found.is_complex() or (found == torch.inf).any():
         call = "bias({}, {}, {})".format(*size)
         raise SubjectError(Cause("subject.not_finite", f"{call} returns {what}", 1.0, {"call": call}))
-    eps = torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
-    return found.double().numpy().copy(), max(eps, FLOAT32)
+    return found.double().numpy().copy(), guard.rounding(found)
 
 
 def count(subject: Any, tokens: int, convention: str, usual: tuple[int, ...]) -> int:
@@ -67,14 +65,11 @@ def _slopes(subject: Any, size: Size) -> Tensor:
     """Return a bias of two tokens from slopes, which may be any kind of list."""
     n, what = size[0], f"slopes({size[0]})"
     found = invoke(subject, n, what=what)
-    try:
-        s = np.array([float(s) for s in (found.detach().cpu().flatten() if isinstance(found, Tensor) else found)])
-    except (TypeError, ValueError):
-        s = np.full(1, np.nan)
-    if isinstance(found, Mapping) or not np.isfinite(s).all():
-        message = f"{what} must return a list of finite numbers; got {found!r:.60}"
+    t = guard.array(found, what).flatten()
+    if t.is_complex() or not (t.double().abs() < 1e30).all():
+        message = f"{what} must return a list of finite numbers; got {t.tolist()!s:.60}"
         raise SubjectError(Cause("subject.shape", message, 1.0, {"n_heads": n}))
-    return torch.from_numpy(-s[:, None, None] * distance(size))
+    return -t.double()[:, None, None] * torch.from_numpy(distance(size))
 
 
 def _bias(subject: Any, size: Size) -> Tensor:
@@ -86,7 +81,7 @@ def _bias(subject: Any, size: Size) -> Tensor:
             found = found[0]
         with suppress(RuntimeError):
             found = found.expand(size)
-    return guard.shaped(found, size, what)
+    return guard.shaped(found, size, what, hides=True)
 
 
 def _scores(subject: Any, size: Size, score: float = 0.0, row: int = 0) -> Tensor:
@@ -101,7 +96,7 @@ def _scores(subject: Any, size: Size, score: float = 0.0, row: int = 0) -> Tenso
         over_all = torch.vmap(over_all, in_dims=axes)
 
     def one_by_one(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
-        each = [torch.as_tensor(subject(s, b, i, j, t)) for i in h for j in q for t in k]
+        each = [guard.array(subject(s, b, i, j, t), what) for i in h for j in q for t in k]
         return torch.stack(each).reshape(size)
 
     try:
@@ -111,16 +106,17 @@ def _scores(subject: Any, size: Size, score: float = 0.0, row: int = 0) -> Tenso
             raise
         # plain Python such as `if kv_idx > q_idx` is right too, one number at a time
         found = guard.call(one_by_one, *at, *places, what=what)
-    return guard.shaped(found, size, what).detach()
+    return guard.shaped(found, size, what, hides=True)
 
 
 def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:
     """Raise an error if a score_mod does not return the score plus its result for a score of 0."""
-    found = _scores(subject, size, SCORE).double().numpy()
+    scores = _scores(subject, size, SCORE)
+    found = scores.double().numpy()
     kept = (zero > -1e30) & np.isfinite(found)
     back = found[kept] - zero[kept]
     off = np.abs(back - SCORE) / (1 + np.abs(zero[kept]).max(initial=0.0))
-    if (off > 1e-4).any():
+    if (off > 1e-4 + 2 * guard.rounding(scores)).any():
         words = f"a score of {SCORE:g} is returned as {back[off.argmax()]:.5g} after the bias is subtracted"
         raise SubjectError(Cause(code, words, float(off.max()), {"score": SCORE}))
 
@@ -178,6 +174,7 @@ class Biases(Family):
             raise ValueError(f"verify: window must be the number of keys that a query sees; got {said}")
         self.hides: frozenset[str] = frozenset()  # where one call hides keys, so that all must
         self.lowest = 0.0  # the lowest bias of a decode step
+        self.nearest = np.inf  # the smallest distance that is hidden, not counting keys ahead
         right = "near cached" if self.causal and convention != "slopes_fn" else "near"
         self.kinds = (kind(self.state, "again", right), kind(f"{self.word}.axis.batch", "row", right))
 
@@ -232,6 +229,8 @@ class Biases(Family):
         # far keys are as low by their distance as near ones that are hidden
         seen = Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
         places = {"ahead": distance(size) < 0, "beyond": distance(size) >= (self.window or np.inf)}
+        if (d := distance(size)[gone(seen).any(0) & (distance(size) > 0)]).size:
+            self.nearest = min(self.nearest, float(d.min()))
         self.hides |= {where for where, at in places.items() if gone(seen)[:, at].any()}
         return seen
 
@@ -247,10 +246,11 @@ class Biases(Family):
         return np.where(mask.sees(d), super().off(seen, predicted, model), 0.0)
 
     def windows(self) -> Iterator[Fault]:
-        """Yield windows with one key more or less."""
-        for mask, by in product(self.masks() if self.window else (), (1, -1)):
-            values = {"sees": self.window + by, "window": self.window}
-            yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=mask.reach + by)}, values)
+        """Yield windows with another number of keys."""
+        for mask in self.masks() if self.window else ():
+            for reach in sorted({mask.reach + 1, mask.reach - 1, self.nearest - 1} - {mask.reach, np.inf}):
+                values = {"sees": int(self.window + reach - mask.reach), "window": self.window}
+                yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=reach)}, values)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong with the keys that a bias hides, if anything."""

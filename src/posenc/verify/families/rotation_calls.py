@@ -47,7 +47,7 @@ class Ask:
     """One question to a rotation."""
 
     pos: tuple[int, ...]  # the kept positions, in most questions ascending
-    vectors: str = "two"  # the vectors at each position: "basis" or "two"
+    vectors: str = "two"  # the vectors at each position: "basis", their sum ("ones"), or "two"
     dtype: str = "float32"  # of the vectors
     whole: bool = False  # the whole text up to the last position in one call
     alone: bool = False  # one call for each token
@@ -139,7 +139,10 @@ def rotate(
             raise SubjectError(Cause("subject.shape", "the rotary module must return cos and sin", 1.0))
         found = call(subject[1], q, k, *tables)
     elif convention == "meta_complex":
-        found = call(subject[1], q, k, call(subject[0], end=int(pos.max()) + 1)[pos])
+        table = call(subject[0], end=int(pos.max()) + 1, passed_on=True)
+        index = pos if isinstance(table, Tensor) else pos.numpy()
+        rows = guard.call(lambda: table[index], what=f"rows of the table of {words}", grad=grad, passed_on=True)
+        found = call(subject[1], q, k, rows)
     elif convention == "rope_fn":
         found = [call(subject, t, pos) for t in (q, k)]
     elif convention == "rope_offset_fn":
@@ -151,7 +154,7 @@ def rotate(
     if not isinstance(found, tuple | list) or len(found) < 2:
         message = f"{words} must return queries and keys; got {type(found).__name__}"
         raise SubjectError(Cause("subject.shape", message, 1.0, {"call": words}))
-    q, k = (guard.shaped(t, tuple(given.shape), words) for t, given in zip(found, (q, k), strict=False))
+    q, k = (guard.shaped(t, tuple(given.shape), words, grad=grad) for t, given in zip(found, (q, k), strict=False))
     if convention == "xpos_fn" and q.dtype != k.dtype:
         message = f"queries are returned in {str(q.dtype)[6:]} and keys in {str(k.dtype)[6:]}"
         raise SubjectError(Cause("xpos.dtype.keys_float32", message, 1.0, {"call": words}))
@@ -292,13 +295,18 @@ def _steady(family: "Rotation", subject: Any) -> None:
     (q, k), (right, _) = (
         rotate(family.convention, fresh(subject), whole, keys, torch.arange(end)) for keys in (0 * whole, whole)
     )
+    family.returned = str(right.dtype)[6:]
     crossed = "rope.side.mixed" if q.any() else "rope.side.exchanged"
     for code, off, words in (
         ("rope.not_deterministic", other - first, "the same call on two copies gives two results"),
         ("rope.state_kept", again - first, "the same call gives another result the second time"),
         ("rope.not_linear", zero, "zeros are not returned as zeros: a term is added"),
         ("rope.axis.batch", alone - first[:, 1:], "a row of a batch gets another result than by itself"),
-        (crossed, torch.stack((q - right, k)).numpy(), "queries depend on keys, or keys on queries"),
+        (
+            crossed,
+            torch.stack((q.double() - right.double(), k.double())).numpy(),
+            "queries depend on keys, or keys on queries",
+        ),
     ):
         share = float(np.abs(off).max() / np.abs(first).max(initial=1e-30))
         if share > REPEATS:
@@ -324,14 +332,15 @@ def _gradient(family: "Rotation", subject: Any, ask: Ask) -> Array:
     """Return the vectors x times <x, gradient of |y|^2 / 2> / |y|^2, which is 1 if y is linear in x."""
     x = family.two[:, None, None].expand(-1, HEADS, len(ask.pos), -1).contiguous()
     sides = [x.clone().requires_grad_() for _ in range(2)]
-    out = rotate(family.convention, fresh(subject), sides[0], sides[1], torch.tensor(ask.pos), grad=True)
+    found = rotate(family.convention, fresh(subject), sides[0], sides[1], torch.tensor(ask.pos), grad=True)
+    out = [t.double() for t in found]
     total = sum((t.square().sum() / 2 for t in out), 0 * sides[0].sum())
     grads = [t[:, 0].double() for t in torch.autograd.grad(total, sides, materialize_grads=True)]
     for name, grad in zip(("queries", "keys"), grads, strict=True):
         if cut := int((grad == 0).flatten(0, 1).all(0).sum()):
             message = f"no gradient reaches {cut} of {x.shape[-1]} dimensions of {name}"
             raise SubjectError(Cause("rope.grad.severed", message, 1.0, {"positions": list(ask.pos)}))
-    found = [
+    lengths = [
         x[:, 0] * ((x[:, 0] * g).sum(-1) / y[:, 0].square().sum(-1))[..., None] for g, y in zip(grads, out, strict=True)
     ]
-    return torch.stack(found).detach().double().numpy()
+    return torch.stack(lengths).detach().double().numpy()

@@ -90,7 +90,7 @@ def _marked(shards: Sequence[Shard], fields: Mapping[str, Any]) -> Cause | None:
         f"its files are marked with the pairing {', '.join(map(str, marks))}, but transformers rotates "
         f"{fields.get('model_type')} by {', '.join(sorted(pairings))}: it computes wrong logits",
         float(len(marks)),
-        help="Load them into the program that they were converted for, or convert them back with posenc convert.",
+        fix="Load them into the program that they were converted for, or convert them back with posenc convert.",
     )
 
 

@@ -85,14 +85,20 @@ class Recorder(_Calls):
         """Return numbers of the shape that a subject would return."""
         first, tokens = next(iter(args.values())), args.get("h", 0) * args.get("w", 0)
         random = partial(torch.randn, generator=self.generator)
+        if function == "scores":
+            return random(*args["q"].shape[:3], args["k"].shape[2])
         if "q" in args and function != "attention":
             return [LINEAR * args["q"], LINEAR * args["k"]]
         if function == "rotary":
             return [random(*args["position_ids"].shape, self.width) for _ in range(2)]
         if function == "slopes":
             return [2.0 ** -(i + 1) for i in range(args["n_heads"])]
-        if function == "bias":
+        if function == "bias" and "heads" in args:
             return random(*args.values())
+        if function == "bias":  # learned: of a text, or of an image with or without a class token
+            heads = args["w2"].shape[0] if "w2" in args else args["table"].shape[1]
+            n = tokens + ("table" in args)
+            return random(heads, *((n, n) if tokens else (args["q_len"], args["kv_len"])))
         if isinstance(self.family, Sinusoid) and self.family.calls.dim:
             return _added(self.family, first)
         if function in ("angles", "table"):
@@ -100,7 +106,7 @@ class Recorder(_Calls):
             return random(rows or 2 * args["n"] - 1, width if rows else self.width)
         if function in ("rope", "rotate_queries_or_keys"):
             return LINEAR * first
-        if function in ("forward", "attention", "score_mod"):
+        if function in ("forward", "attention", "score_mod", "shift"):
             return random(first.shape)
         shape = [tokens, tokens] if function == "index" else list(first.shape) if isinstance(first, Tensor) else [3]
         if "segments" in args:
