@@ -1,5 +1,6 @@
 """What a convention asks: measured from the calls that a check makes of the right program in `examples`."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -122,7 +123,8 @@ def values_of(word: str, convention: str = "") -> str:
 def _asked(convention: str, spec: Mapping[str, Any], subject: Any) -> tuple[list[Call], list[str]]:
     """Return the calls of a check, and what it does not judge."""
     family, calls, now = family_of(convention, spec), list[Call](), Case("")
-    by_count = {len(names): names for names in CONVENTIONS[convention].functions.values()}
+    calls_of = re.findall(r"\w+\(([\w, ]+)\)", CONVENTIONS[convention].call)
+    by_count = {len(names): names for names in (args.split(", ") for args in calls_of)}
 
     def marked() -> Iterator[Case]:
         nonlocal now
