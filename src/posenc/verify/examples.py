@@ -99,8 +99,10 @@ def alibi_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tens
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
-    """Attend with rotated queries and keys."""
-    return posenc.attend(rope(q, pos), rope(k, pos), v, posenc.NoPE(), positions.arange(len(pos)))
+    """Attend with queries and keys rotated by positions (seq,) or (batch, seq)."""
+    angle = (pos if pos.ndim > 1 else pos[None]).double()[:, None, :, None] * FREQ.double()
+    out: Tensor = posenc.attend(rotated(q, angle), rotated(k, angle), v, posenc.NoPE(), positions.arange(q.shape[2]))
+    return out
 
 
 def shaw(q: Tensor, k: Tensor, rel_k: Tensor) -> Tensor:

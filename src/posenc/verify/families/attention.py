@@ -238,7 +238,7 @@ class Attention(Family):
         if self.window >= LONGEST:
             found.append(f"a window of {self.window}: calls had at most {LONGEST} tokens")
         farthest = max(s.case.args[0][-1] for s in seen)
-        found += [f"positions beyond {farthest}", "positions below 0", "fewer queries than keys"]
+        found += [f"positions beyond {farthest}", "negative positions", "fewer queries than keys"]
         return [*found, "gradients, and dtypes other than float32"]
 
 
