@@ -115,7 +115,7 @@ def shaw(q: Tensor, k: Tensor, rel_k: Tensor) -> Tensor:
 def xl_shift(x: Tensor) -> Tensor:
     """Move row i of the last rows to the left, so that column j is key j."""
     rows, keys = x.shape[-2:]
-    padded = nn.functional.pad(x, (1, 0)).flatten(2).unflatten(2, (keys + 1, rows))
+    padded: Tensor = nn.functional.pad(x, (1, 0)).flatten(2).unflatten(2, (keys + 1, rows))
     return padded[:, :, 1:].reshape(x.shape)
 
 
