@@ -132,7 +132,7 @@ def test_attention(subject, spec, name):
 
 def test_a_sink_is_reported():
     found = verify.check(attention(sink=[0.5, 1.0, -1.0]), convention="attention", spec=ROPE)
-    assert "sink" in found.not_judged[0]
+    assert any(said.startswith("the size of each head's sink") for said in found.not_judged)
 
 
 def bias(heads, q, k):
@@ -180,7 +180,7 @@ def test_each_fault_is_told_from_all_others(asked, every):
     judge = family("attention", asked)
     cases = list(judge.cases())
     for case in cases:
-        judge.observe(attention(causal=False), case)
+        judge.observe(by_row(lambda i: i, causal=False), case)
     names = [fault.code for fault in judge.faults()]
     assert set(names) <= set(known())
     for fault in [*judge.faults()][::every]:
@@ -193,3 +193,27 @@ def test_each_fault_is_told_from_all_others(asked, every):
 def _weights(judge, model, case):
     product, bias = judge.predict(model, case)
     return torch.from_numpy(judge.scale * product + bias).log_softmax(-1).numpy()
+
+
+def by_row(which, **switches):
+    """Attend row by row, each with the positions of a row of (batch, seq), if there are rows."""
+
+    def run(q, k, v, positions):
+        rows = positions if positions.ndim > 1 else positions.expand(len(q), -1)
+        parts = zip(q, k, v, strict=True)
+        return torch.stack(
+            [attention(**switches)(*(t[None] for t in part), rows[which(i)])[0] for i, part in enumerate(parts)]
+        )
+
+    return run
+
+
+def test_rows_of_a_batch_have_their_own_positions():
+    def judged(subject):
+        return verify.check(subject, convention="attention", spec=ROPE | {"causal": True})
+
+    assert judged(by_row(lambda i: i)).status == "pass"
+    assert judged(by_row(lambda i: 0)).causes[0].code == "attention.batch.rows_share"
+    alone = judged(attention())  # takes one row of positions
+    assert alone.status == "pass"
+    assert any(said.startswith("rows of a batch with other positions: ") for said in alone.not_judged)

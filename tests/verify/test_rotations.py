@@ -241,9 +241,9 @@ def test_what_is_not_judged_is_said():
     ],
 )
 @pytest.mark.parametrize("convention", ["rope_fn", "rope_offset_fn"])
-def test_positions_below_0_are_judged_only_where_they_rotate_back(convention, place, words):
+def test_negative_positions_are_judged_only_where_they_rotate_back(convention, place, words):
     subject = rope(place=place) if convention == "rope_fn" else by_offset(lambda o, n: place(torch.arange(o, o + n)))
     report = judged(subject, convention)
-    left = [said for said in report.not_judged if said.startswith("positions below 0: ")]
+    left = [said for said in report.not_judged if said.startswith("negative positions: ")]
     assert report.status in ("pass", "equivalent")
     assert (len(left), words in "".join(left)) == (bool(words), True)

@@ -186,7 +186,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         encodings="rope xpos alibi t5 sinusoidal learned none",
     ),
     "attention": Convention(
-        "attention(q, k, v, positions) -> out, q, k and v (batch, heads, seq, dim), positions (seq,)",
+        "attention(q, k, v, positions) -> out, q, k and v (batch, heads, seq, dim), positions (seq,) or (batch, seq)",
         (_Q, _K, "", _POSITIONS),
         encodings="rope xpos alibi",
     ),

@@ -99,8 +99,33 @@ def alibi_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tens
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
-    """Attend with rotated queries and keys."""
-    return posenc.attend(rope(q, pos), rope(k, pos), v, posenc.NoPE(), positions.arange(len(pos)))
+    """Attend with queries and keys rotated by positions (seq,) or (batch, seq)."""
+    angle = (pos if pos.ndim > 1 else pos[None]).double()[:, None, :, None] * FREQ.double()
+    out: Tensor = posenc.attend(rotated(q, angle), rotated(k, angle), v, posenc.NoPE(), positions.arange(q.shape[2]))
+    return out
+
+
+def shaw(q: Tensor, k: Tensor, rel_k: Tensor) -> Tensor:
+    """Return the scores of Shaw et al. with distances clipped at 4; queries are the last of the keys."""
+    behind = torch.arange(k.shape[2]) - torch.arange(k.shape[2])[k.shape[2] - q.shape[2] :, None]
+    vectors = rel_k[behind.clamp(-4, 4) + 4]
+    return (q @ k.mT + torch.einsum("bhid,ijd->bhij", q, vectors)) / math.sqrt(q.shape[-1])
+
+
+def xl_shift(x: Tensor) -> Tensor:
+    """Move row i of the last rows to the left, so that column j is key j."""
+    rows, keys = x.shape[-2:]
+    padded: Tensor = nn.functional.pad(x, (1, 0)).flatten(2).unflatten(2, (keys + 1, rows))
+    return padded[:, :, 1:].reshape(x.shape)
+
+
+def swin_v2(h: int, w: int, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+    """Return Swin v2's bias of a window, by its network over logarithmic steps, trained with windows of 6 x 8."""
+    steps = [(torch.arange(n)[:, None] - torch.arange(n)) / (trained - 1) * 8 for n, trained in ((h, 6), (w, 8))]
+    logs = [step.sign() * (1 + step.abs()).log2() / 3 for step in steps]
+    cells = torch.cartesian_prod(torch.arange(h), torch.arange(w)).T
+    both = torch.stack([log[at[:, None], at] for log, at in zip(logs, cells, strict=True)], -1)
+    return 16 * torch.sigmoid((torch.relu(both @ w1.T + b1) @ w2.T).permute(2, 0, 1))
 
 
 class Layer(nn.Module):
@@ -189,6 +214,9 @@ EXAMPLES: Mapping[str, tuple[dict[str, Any], Callable[[], Any]]] = {
         {"encoding": "learned", "offset": 2, "table_rows": 130, "max_positions": 128, "padding": "left"},
         lambda: lambda attention_mask: positions.left_padded(attention_mask.long()) + 2,
     ),
+    "scores_fn": ({"encoding": "shaw", "head_dim": 8, "heads": 2, "max_distance": 4}, lambda: shaw),
+    "shift_fn": ({"encoding": "transformer_xl"}, lambda: xl_shift),
+    "learned_bias_fn": ({"encoding": "swin_v2", "heads": 3, "pretrained_window": [6, 8]}, lambda: swin_v2),
     "cached_model": ({**ROPE, "heads": 2, "dim": 2 * DIM, "causal": True}, Layer),
     "attention": ({**ROPE, "causal": True}, lambda: attention),
 }

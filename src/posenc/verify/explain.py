@@ -1,5 +1,6 @@
 """What a convention asks: measured from the calls that a check makes of the right program in `examples`."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -85,7 +86,8 @@ def explain(convention: str) -> Explanation:
     calls, left = _asked(convention, spec, build())
     kinds = {kind: _kind([c for c in calls if c.kind == kind]) for kind in dict.fromkeys(c.kind for c in calls)}
     covers, arguments = _covers(convention, calls, spec), _arguments(convention, calls)
-    return Explanation(convention, row.call, words, spec, covers, arguments, kinds, (*_constant(calls), *left))
+    same = tuple(_constant(calls, CONVENTIONS[convention].axes))
+    return Explanation(convention, row.call, words, spec, covers, arguments, kinds, (*same, *left))
 
 
 def words_of(convention: str) -> list[str]:
@@ -122,7 +124,8 @@ def values_of(word: str, convention: str = "") -> str:
 def _asked(convention: str, spec: Mapping[str, Any], subject: Any) -> tuple[list[Call], list[str]]:
     """Return the calls of a check, and what it does not judge."""
     family, calls, now = family_of(convention, spec), list[Call](), Case("")
-    by_count = {len(names): names for names in CONVENTIONS[convention].functions.values()}
+    calls_of = re.findall(r"\w+\(([\w, ]+)\)", CONVENTIONS[convention].call)
+    by_count = {len(names): names for names in (args.split(", ") for args in calls_of)}
 
     def marked() -> Iterator[Case]:
         nonlocal now
@@ -159,6 +162,7 @@ def _covers(convention: str, calls: list[Call], spec: Mapping[str, Any]) -> dict
             sizes[name].append(int(value if isinstance(value, int) else value.max()))
     ends = [f(t).item() for name, t in tensors if name in AT and t.numel() for f in (torch.min, torch.max)]
     at = [*ends, *(value for name, value in given if name in AT and isinstance(value, int))]
+    after = {_keys(call.args) - call.args["q_len"] for call in calls if "q_len" in call.args}
     mask = [t for name, t in tensors if name == "attention_mask"]
     first, last = ([m[:, end] > 0 for m in mask] for end in (0, -1))
     pairs = [*zip(first, last, strict=True)]
@@ -168,12 +172,23 @@ def _covers(convention: str, calls: list[Call], spec: Mapping[str, Any]) -> dict
     later = dict.fromkeys(call.kind for call in calls if call.kind in LATER)
     return {
         "lengths": ", ".join(f"{name} {_range(found)}" for name, found in sizes.items() if found and name != "batch"),
-        "offsets": f"positions {_range(at)}" if at else "calls begin at position 0",
+        "offsets": _offsets(at, after),
         "dtypes": ", ".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for _, t in tensors)),
         "batch": _range(sizes["batch"]) if sizes["batch"] else "",
         "masks": ", ".join(masks),
         "caches": f"cases {', '.join(later)}",
     }
+
+
+def _keys(args: Mapping[str, Any]) -> int:
+    """Return the number of keys of a call, or of the columns of its mask."""
+    return int(args["kv_len"] if "kv_len" in args else args["attention_mask"].shape[-1])
+
+
+def _offsets(at: list[Any], after: set[int]) -> str:
+    if after:
+        return f"queries after {_range(after)} keys"
+    return f"positions {_range(at)}" if at else "calls begin at position 0"
 
 
 def _kind(calls: list[Call]) -> str:
@@ -217,7 +232,7 @@ def _range(numbers: Iterable[Any]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _constant(calls: list[Call]) -> Iterator[str]:
+def _constant(calls: list[Call], axes: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """Yield what no call varies."""
     given = [(name, value) for call in calls for name, value in call.args.items() if isinstance(value, Tensor)]
     floats = [t for _, t in given if t.is_floating_point()]
@@ -230,8 +245,9 @@ def _constant(calls: list[Call]) -> Iterator[str]:
     whole = [t for name, t in given if not t.is_floating_point() and name in AT]
     if whole and {t.dtype for t in whole} == {torch.int64}:
         yield "positions in other dtypes than int64"
-    rows = [t for t in whole if t.ndim > 1]
-    if rows and all(bool((t == t[:1]).all()) for t in rows):
+    at = [name for name in AT if any(name in call.args for call in calls)]
+    has_batch = any("batch" in of for of in axes.values())
+    if has_batch and at and not any(t.ndim > 1 and bool((t != t[:1]).any()) for t in whole):
         yield "rows of a batch with other positions"
     sizes = [(call.args["q_len"], call.args["kv_len"]) for call in calls if {"q_len", "kv_len"} <= set(call.args)]
     if sizes and all(q == k for q, k in sizes):

@@ -15,7 +15,7 @@ from posenc.verify import guard
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import rowless
-from posenc.verify.engine.records import Array, Model
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import rotation, rotation_asked
 from posenc.verify.families.rotation_calls import Ask
 from posenc.verify.guard import SubjectError
@@ -24,6 +24,7 @@ from posenc.verify.report import Cause
 SEEN = 1e-30  # smaller weights have no logarithm in float32
 TOLERANCE = 2e-3  # of a score; a wrong position changes one by tenths
 POSITIONS = (0, 1, 2, 3, 5, 8, 9, 13, 17, 22)  # unevenly spaced and unequal to the index
+OTHERS = (0, 1, 4, 6, 7, 10, 12, 15, 18, 22)  # of the second row of a batch
 FAR = (900, 901, 1003, 1290, 1291, 1500, 1777, 1778, 2049, 2101)
 ROTATIONS = {"rope": "rope_fn", "xpos": "xpos_fn"}  # the convention whose family predicts the rotated vectors
 LONGEST = 80  # tokens of a call that finds the end of a window
@@ -59,6 +60,7 @@ class Attention(Family):
                 score_factor = frequencies.from_config(asked.source, pairing=pairing).score_factor
         self.scale = score_factor / math.sqrt(self.head_dim)
         self.mismatch = f"{self.encoding}.mismatch"
+        self.kinds = (kind("attention.batch.rows_share", "rows", "near"),)
         name = {"alibi": "authors", "rope": "roformer"}.get(self.encoding, "posenc")
         self.definition = f"{self.encoding or 'attention'}@{name}"
         self.sink = False
@@ -69,6 +71,8 @@ class Attention(Family):
         yield Case("near", (POSITIONS, 1), f"attention at positions {POSITIONS}")
         longest = max(7, min(self.window + 8, LONGEST))
         yield Case("near", (tuple(range(longest)), 2), f"attention at positions 0..{longest - 1}")
+        if self.heads > 2:  # with fewer, code for one row of positions may take rows for heads
+            yield Case("rows", (POSITIONS, 1), "rows of a batch with other positions", optional=True)
         if self.encoding != "rope":
             return
         named, last = self.spec.get("max_positions"), FAR[-1]
@@ -83,7 +87,8 @@ class Attention(Family):
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the logarithms of the weights (batch, heads, n, n), NaN where they are not visible."""
         self.heads = self.heads or self._heads(subject)
-        weights, eps, least = _weights(fresh(subject), *self._drawn(case), case.args[0])
+        at = torch.tensor((POSITIONS, OTHERS) if case.kind == "rows" else case.args[0])
+        weights, eps, least = _weights(fresh(subject), *self._drawn(case), at)
         shown = self.shown[case] = weights > max(SEEN, least)
         self._refuse(weights, shown, eps)
         if float(weights.sum(-1).min()) < 1 - 1e-3 - eps:
@@ -130,6 +135,9 @@ class Attention(Family):
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return q.k before any scale, and the bias: (2, batch, heads, n, n)."""
+        if case.kind == "rows":
+            rows = [self.predict(model, Case("near", (at, case.args[1]))) for at in (POSITIONS, OTHERS)]
+            return np.stack([rows[i][:, i] for i in (0, 1)], 1)
         q, k = (x.double().numpy() for x in self._drawn(case))
         (move, rows), at, bias = model["moved"], np.array(case.args[0], float), np.zeros(1)
         at = MOVES[move](at, rows) if move else at
@@ -230,7 +238,8 @@ class Attention(Family):
         if self.window >= LONGEST:
             found.append(f"a window of {self.window}: calls had at most {LONGEST} tokens")
         farthest = max(s.case.args[0][-1] for s in seen)
-        return [*found, f"positions beyond {farthest}", "gradients, and dtypes other than float32"]
+        found += [f"positions beyond {farthest}", "negative positions", "fewer queries than keys"]
+        return [*found, "gradients, and dtypes other than float32"]
 
 
 family = Attention
@@ -257,19 +266,18 @@ def _of_sink(scores: Array, wanted: Array, shown: NDArray[np.bool_]) -> Array:
     return np.asarray(np.abs(row + np.log(total + constant)))
 
 
-def _weights(subject: Any, q: Tensor, k: Tensor, positions: Sequence[int]) -> tuple[Array, float, float]:
+def _weights(subject: Any, q: Tensor, k: Tensor, p: Tensor) -> tuple[Array, float, float]:
     """Return the weights (batch, heads, n, n), which are the outputs for unit vectors as values.
 
     The other numbers are the relative error of their dtype, and the least weight that has no larger one.
     """
-    columns, p = [], torch.tensor(positions)
-    what = f"attention(q, k, v of {tuple(q.shape)}, positions of ({len(p)},))"
-    for unit in torch.eye(len(p)).split(q.shape[-1], 1):
+    columns, what = [], f"attention(q, k, v of {tuple(q.shape)}, positions of {tuple(p.shape)})"
+    for unit in torch.eye(q.shape[2]).split(q.shape[-1], 1):
         v = torch.nn.functional.pad(unit, (0, q.shape[-1] - unit.shape[1])).expand(q.shape).clone()
         try:
             out = guard.call(subject, q, k, v, p, what=what)
         except SubjectError as error:
-            if error.cause.code != "subject.raises":
+            if error.cause.code != "subject.raises" or p.ndim > 1:
                 raise
             out = guard.call(subject, q, k, v, p.expand(len(q), -1), what=what)  # one row for each row of the batch
         out = guard.shaped(out[0] if isinstance(out, tuple) and out else out, tuple(v.shape), what)

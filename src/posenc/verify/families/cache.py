@@ -176,9 +176,12 @@ class Cached(Family):
         """Return the parts that were not judged, and that a single pass is compared only with itself."""
         if not seen:
             return []
-        found = [f"positions beyond {self.b.farthest}"]
+        found = [f"positions beyond {self.b.farthest}", "batches with padding: the call has no mask"]
         if not self.several:
             found.append("calls of several tokens: they see other keys than a single pass, and chunked is not declared")
+        window = self.spec.get("window")
+        found += [f"whether a single pass has the window of {window} keys"] if window else []
+        found += [f"steps after more than {window} keys: texts were shorter"] if (window or 0) > self.b.farthest else []
         return [*found, "whether a single pass is right: steps are compared with it, not with a definition"]
 
 

@@ -100,7 +100,7 @@ class Given(Family):
         found = invoke(fresh(subject), call.args, case.words)
         if isinstance(found, Tensor) and found.shape[-2:] == call.shape[-2:] and found.numel() == np.prod(call.shape):
             found = found.reshape(call.shape)  # one more axis of 1, or batch and heads in one
-        found = guard.shaped(found, call.shape, case.words).detach().cpu()
+        found = guard.shaped(found, call.shape, case.words, hides=True).detach().cpu()
         if found.is_complex():
             message = f"{case.words} returned complex numbers"
             raise SubjectError(Cause("subject.not_finite", message, 1.0, {"call": case.words}))

@@ -240,7 +240,7 @@ class Rotation(Family):
         if last and (self.asked.max_positions or 0) > last + 1:
             said.append(f"positions beyond {last:,}")
         if self.convention in rotation_calls.BELOW and self.asked.trained is not None:
-            said.append("positions below 0: frequencies depend on the length of the text")
+            said.append("negative positions: frequencies depend on the length of the text")
         if self.asked.activation_dtype is None:
             said.append("half precision: no activation_dtype is declared")
         return said

@@ -214,7 +214,7 @@ def cases(family: "Rotation") -> Iterator[Case]:
         yield Case("after_half_short", (Ask(first, before=(replace(whole, pos=first[:4]),)),), f"float32 after {half}")
         yield Case("after_half", (Ask(first, before=(whole,)),), f"float32 after {half}")
     if family.convention in BELOW and asked.trained is None:  # last, since a program may end at them
-        yield Case("below", (Ask((*(-p for p in BACK), *BACK), "basis"),), "positions below 0", optional=True)
+        yield Case("negative", (Ask((*(-p for p in BACK), *BACK), "basis"),), "negative positions", optional=True)
 
 
 def _far(family: "Rotation") -> Iterator[Case]:
@@ -258,7 +258,7 @@ def observe(family: "Rotation", subject: Any, case: Case) -> Seen | None:
         family.origin = free_of(value[0, :, 0].T, value[1, :, 0].T, only_rotations=family.asked.xpos is not None)
     if case.kind == "grad":
         return Seen(case, _gradient(family, subject, ask))
-    if case.kind == "below":
+    if case.kind == "negative":
         _backwards(family, subject, ask)
         return None
     kept = fresh(subject)

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from posenc.verify.child.process import parse
 from posenc.verify.engine import CannotTellError, Case, Family
+from posenc.verify.families.added import Sinusoid
 from posenc.verify.guard import NotAnsweredError, SubjectError
 from posenc.verify.remote import messages
 from posenc.verify.remote.calls import subject
 from posenc.verify.remote.messages import Answer
 
+LINEAR = 3.0  # a factor, so that no answer equals an argument, which would be taken for a reference to it
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
 ADAPTIVE = {
     "meta_complex": "the check reads rows of the table",
@@ -47,7 +49,7 @@ class _Calls:
         """Keep an answer, for calls that pass it back."""
         items = found if isinstance(found, list | tuple) else [found]
         for i, item in enumerate(items):
-            if isinstance(item, Tensor) and item.is_floating_point() and item.numel() > 1:
+            if isinstance(item, Tensor) and item.is_floating_point() and item.numel() > 1 and item.any():
                 place = Answer(number, i if items is found else None)
                 self.results.setdefault(instance, []).append((place, item.detach().clone()))
 
@@ -60,11 +62,15 @@ class _Calls:
 
 
 class Recorder(_Calls):
-    """Record calls and return results of the right shape, with the widths of a specification."""
+    """Record calls and return results of the right shape, with the widths of a specification.
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    Rotations are linear and equal for equal calls, and encodings that are added are right, since later calls depend on
+    that.
+    """
+
+    def __init__(self, family: Family) -> None:
         super().__init__()
-        self.lines = list[dict[str, Any]]()
+        self.lines, self.family, spec = list[dict[str, Any]](), family, family.spec
         self.width = int(spec.get("head_dim") or spec.get("dim") or spec.get("d_model") or 64)
         self.generator = torch.Generator().manual_seed(0)
 
@@ -82,7 +88,7 @@ class Recorder(_Calls):
         if function == "scores":
             return random(*args["q"].shape[:3], args["k"].shape[2])
         if "q" in args and function != "attention":
-            return [random(args["q"].shape), random(args["k"].shape)]
+            return [LINEAR * args["q"], LINEAR * args["k"]]
         if function == "rotary":
             return [random(*args["position_ids"].shape, self.width) for _ in range(2)]
         if function == "slopes":
@@ -93,10 +99,14 @@ class Recorder(_Calls):
             heads = args["w2"].shape[0] if "w2" in args else args["table"].shape[1]
             n = tokens + ("table" in args)
             return random(heads, *((n, n) if tokens else (args["q_len"], args["kv_len"])))
+        if isinstance(self.family, Sinusoid) and self.family.calls.dim:
+            return _added(self.family, first)
         if function in ("angles", "table"):
             rows, width = first.shape[1] if function == "angles" else tokens, self.width // 2
             return random(rows or 2 * args["n"] - 1, width if rows else self.width)
-        if function in ("rope", "forward", "attention", "score_mod", "shift", "rotate_queries_or_keys"):
+        if function in ("rope", "rotate_queries_or_keys"):
+            return LINEAR * first
+        if function in ("forward", "attention", "score_mod", "shift"):
             return random(first.shape)
         shape = [tokens, tokens] if function == "index" else list(first.shape) if isinstance(first, Tensor) else [3]
         if "segments" in args:
@@ -104,6 +114,18 @@ class Recorder(_Calls):
         if function == "positions" and isinstance(first, Tensor):
             shape = [len(first), args["q_len"]] if "q_len" in args else [int(first[-1])]
         return torch.zeros(shape, dtype=torch.long)
+
+
+def _added(family: Sinusoid, given: Any) -> Tensor:
+    """Return the sum of an input and the right encoding, or the right table of distances."""
+    is_image = family.calls.image
+    shape = (given,) if family.calls.table else (len(given), *(given.shape[2:] if is_image else given.shape[1:-1]))
+    rows = torch.from_numpy(family.rows(family.truth, Case("near", (shape,)))[0]).float()
+    if family.calls.table:
+        return rows
+    rows = rows.reshape(*shape, family.calls.dim)
+    found: Tensor = given + (rows.movedim(-1, 1) if is_image else rows)
+    return found
 
 
 class Recording(_Calls):
@@ -140,7 +162,7 @@ def write_questions(family: Family, directory: Path) -> int:
         raise ValueError(f"verify: {family.convention} cannot be recorded, since {why}. Use a program with --exec.")
     if (directory / QUESTIONS).exists():
         raise ValueError(f"verify: {directory} already contains {QUESTIONS}. Name another directory.")
-    recorder = Recorder(family.spec)
+    recorder = Recorder(family)
     stand_in = subject(family.convention, recorder)
     for case in family.cases():
         asked: Case | None = case
