@@ -174,4 +174,5 @@ def by_rows(define: Callable[..., Array], q: Array, k: Array, call: Call, distan
 
 
 def content_of(q: Array, k: Array, call: Call) -> Array:
+    """Return q . k for the compared places."""
     return np.asarray(q[:, :, call.rows] @ k[:, :, call.cols].swapaxes(-1, -2))
