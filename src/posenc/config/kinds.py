@@ -17,7 +17,7 @@ _STILL = {NOPE, LINEAR, CROSS, "conv", "mamba", "mamba2", "recurrent", "moe", "m
 _LEGACY = {"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING}
 # types with several kinds in an order that is not filled in here
 UNLISTED = {
-    *("bailing_hybrid", "cohere_compass_text", "deepseek_v4", "dots3_note_text", "flint", "granitemoehybrid", "lfm3"),
+    *("bailing_hybrid", "cohere_compass_text", "dots3_note_text", "flint", "granitemoehybrid", "lfm3"),
     *("mimo_v2_flash", "neomme", "qwen4_exp_text", "zamba2"),
 }
 _NO_ROPE_LISTS = {"llama4_text", "smollm3", "mistral_large4_text"}

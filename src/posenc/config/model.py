@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import values
+from posenc.config import published, values
 from posenc.config.models import TYPES
 from posenc.config.reading import Checked, Source, read
 
@@ -48,13 +48,15 @@ class ConfigWarning:
 class Model:
     """The fields of the language model, its type as in `models`, and the warnings so far.
 
-    `outer` has the levels that contain it: the key of the next inner part, and the fields at that level.
+    `outer` has the levels that contain it: the key of the next inner part, and the fields at that level. `native` is
+    the name of its publisher's own format, "" for a config.json.
     """
 
     fields: dict[str, Any]
     model_type: str | None
     warnings: list[ConfigWarning] = field(default_factory=list)
     outer: tuple[tuple[str, dict[str, Any]], ...] = ()
+    native: str = ""
 
     def warn(
         self,
@@ -90,6 +92,11 @@ class Model:
         """The type by which facts are looked up; a vision model counts as its text part."""
         plain = self.model_type or ""
         return f"{plain}_text" if plain not in TYPES and f"{plain}_text" in TYPES else plain
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the facts of the type are known."""
+        return self.name in TYPES
 
     def size(self, name: str, default: int | None = None) -> int | None:
         """Return a positive integer under any of its names, None if it is null or missing.
@@ -137,6 +144,7 @@ def open_model(source: Source) -> Model:
             f"Pass one of them, such as posenc.config.read(source)[{first}].",
             model_type,
         )
+    published.rewrite(model)
     return model
 
 

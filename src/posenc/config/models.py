@@ -109,6 +109,11 @@ LABELS = {
 }
 # types in which the old spelling scales only layers of full attention
 SCALES_FULL_ONLY = {"gemma3_text", "gemma3n_text", "olmo3", "t5gemma2_decoder", "t5gemma2_text"}
+# types that read both objects of a file: the kinds of layers whose entries in rope_parameters the old spelling changes
+MERGES = {
+    **dict.fromkeys(SCALES_FULL_ONLY, ("full_attention",)),
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), ("full_attention", "sliding_attention")),
+}
 
 
 @dataclass(frozen=True)
@@ -125,8 +130,10 @@ class Facts:
     max_len: int | None = None
 
 
-def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
+def facts(model_type: str | None, pairing: Pairing | None, native: str = "") -> Facts:
     """Return the facts of a type; the caller's pairing replaces the type's and allows unknown types.
+
+    `native` is the name of the publisher's own format, if the file has one.
 
     Raises:
         ValueError: The type is unknown and no pairing is given, or the pairing is neither of the two.
@@ -139,6 +146,12 @@ def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
         return known if pairing is None else replace(known, pairing=pairing)
     if pairing is not None:
         return Facts(pairing=pairing)
+    if native:
+        raise ValueError(
+            f"config.rotary: pairing must be given for {native}, the format of Mistral's and Meta's own code, "
+            "because it belongs to the weights; got None. Pass pairing='interleaved' (--pairing interleaved) for the "
+            "weights next to it (consolidated), or 'half' for weights converted for transformers."
+        )
     near = ", ".join(get_close_matches(str(model_type)[:64], TYPES, n=3))
     raise ValueError(
         f"config.rotary: model_type must be one of the {len(TYPES)} in `posenc.config.MODEL_TYPES`, because no file "

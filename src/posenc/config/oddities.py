@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from typing import Any
 
-from posenc.config import kinds, ramps, values
+from posenc.config import kinds, ramps, reads, values
 from posenc.config.model import Model
 from posenc.config.models import CLOCKWISE, OWN_SCALING
 from posenc.config.scaling import MAX_FACTOR, Scaling
@@ -76,7 +76,7 @@ def _misspelt(model: Model, found: Spelled) -> None:
     holders = [(found.own, _PARAMETERS, 0.85), (model.fields, _TOP, 0.92)]
     for holder, known, likeness in holders:
         for key in holder:
-            if key in known or len(key) > 64:
+            if key in known or key in reads.ELSEWHERE or len(key) > 64:
                 continue
             near = get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=likeness)
             if not near or holder.get(near[0]) is not None or found.own.get(near[0]) is not None:

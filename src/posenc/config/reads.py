@@ -43,6 +43,7 @@ ELSEWHERE = {
     *("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval", "rope_scaling_layers", "rope_interleave"),
     *("position_embedding_type", "compress_rope_theta", "swa_qk_rope_head_dim", "use_mem_rope", "qk_nope_head_dim"),
     *("alibi", "rotary_value", "swa_qk_nope_head_dim", "relative_attention_num_buckets"),
+    *("partial_rotary_factors", "use_rope_layers", "yarn_only_types"),
     *("n_positions", "max_position_embeddings", "original_max_position_embeddings", "max_2d_position_embeddings"),
 }
 # types that read an entry of rope_parameters for each kind of layer; all others read one object for all layers

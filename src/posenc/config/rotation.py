@@ -92,7 +92,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
             f"config.rotary: {model.model_type} does not rotate by one position, so it has no pairing of dimensions; "
             f"positions enter by {other.means}. Use posenc.PerLayer.from_config, if posenc has its encodings."
         )
-    known = facts(model.model_type, pairing)
+    known = facts(model.model_type, pairing, model.native)
     listed = kinds.layers(model, unknown=24)
     kind = _kind(model, listed, layer_type)
     found = spelling.spelled(model, kind)

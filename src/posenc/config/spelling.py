@@ -6,7 +6,17 @@ from typing import Any, Literal
 
 from posenc.config import kinds, patterns, reads, values
 from posenc.config.model import WHO, Model
-from posenc.config.models import FILLS_IN, FIXED_BASE, LABELS, LOCAL_BASE, OWN_SCALING, SCALES_FULL_ONLY, Facts
+from posenc.config.models import (
+    FILLS_IN,
+    FIXED_BASE,
+    LABELS,
+    LOCAL_BASE,
+    MERGES,
+    OWN_SCALING,
+    SCALES_FULL_ONLY,
+    TYPES,
+    Facts,
+)
 
 Spelling = Literal["rope_parameters", "rope_scaling", "top level"]
 SCALED = ("linear", "dynamic", "yarn", "longrope", "llama3")
@@ -45,20 +55,7 @@ def spelled(model: Model, kind: str) -> Spelled:
         TypeError: They are not an object.
         ValueError: There are none for this kind, or none for a type that has its own default scaling.
     """
-    seen = reads.objects(model.name)
-    old, new = (model.fields.get(key) if key in seen else None for key in reads.SCALINGS)
-    if old and new and old != new:
-        model.warn(
-            "two_spellings",
-            "rope_scaling",
-            "rope_scaling and rope_parameters differ; rope_scaling is used.",
-            value={"rope_scaling": old, "rope_parameters": new},
-            allowed="one of the two, or both alike",
-            meanings=(("rope_scaling", f"{summary(old)}, which is used"), ("rope_parameters", summary(new))),
-            fix="Remove the wrong one; transformers 5 writes only rope_parameters.",
-        )
-    key: Spelling = "rope_scaling" if old else "rope_parameters" if new else "top level"
-    around = values.mapping(WHO, key, old or new or {})
+    key, around = _read_object(model)
     if not around and model.name in OWN_SCALING:
         raise values.missing(
             f"{WHO}: rope_parameters is missing, and transformers has its own default scaling for {model.name}; "
@@ -68,7 +65,7 @@ def spelled(model: Model, kind: str) -> Spelled:
             "an object",
             fix="Write the parameters of the scaling into the file.",
         )
-    nested = any(isinstance(value, dict) for value in around.values())
+    nested = _is_nested(around)
     if kind == patterns.UNSCALED and not nested:
         return Spelled({name: around[name] for name in ("rope_theta",) if name in around}, around, key, False)
     if not nested:
@@ -89,6 +86,55 @@ def spelled(model: Model, kind: str) -> Spelled:
         )
     own = around.get(label)
     return Spelled(values.mapping(WHO, f"{key}.{label}", {} if own is None else own), around, key, True, own is None)
+
+
+def _read_object(model: Model) -> tuple[Spelling, dict[str, Any]]:
+    """Return the object of parameters that is read, and its key; some types read both objects if a file has both."""
+    seen = reads.objects(model.name)
+    old, new = (values.mapping(WHO, key, model.fields.get(key) or {}) if key in seen else {} for key in reads.SCALINGS)
+    if not old or not new:
+        return ("rope_scaling", old) if old else ("rope_parameters", new) if new else ("top level", {})
+    kinds_of = MERGES.get(model.name, ()) if _is_nested(new) else ()
+    around = {key: {**own, **old} if key in kinds_of and own else own for key, own in new.items()} if kinds_of else old
+    if _normal(model, around) != _normal(model, new):
+        model.warn(
+            "two_spellings",
+            "rope_scaling",
+            "rope_scaling and rope_parameters differ; rope_scaling is used.",
+            value={"rope_scaling": old, "rope_parameters": new},
+            allowed="one of the two, or both alike",
+            meanings=(("rope_scaling", f"{summary(old)}, which is used"), ("rope_parameters", summary(new))),
+            fix="Remove the wrong one; transformers 5 writes only rope_parameters.",
+        )
+    return "rope_parameters" if kinds_of else "rope_scaling", around
+
+
+def _is_nested(around: dict[str, Any]) -> bool:
+    return any(isinstance(value, dict) for value in around.values())
+
+
+def _normal(model: Model, own: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters in one spelling and with the values next to them, so that two objects can be compared."""
+    if _is_nested(own):
+        return {key: _normal(model, one) for key, one in own.items() if isinstance(one, dict)}
+    out = {key: value for key, value in own.items() if key not in ("type", "rope_type") and value is not None}
+    name = own.get("rope_type") or own.get("type") or "default"
+    out["rope_type"] = {"su": "longrope", "mrope": "default"}.get(name, name) if isinstance(name, str) else name
+    outside = {
+        "rope_theta": reads.base_keys(model.name, False, True),
+        "partial_rotary_factor": reads.share_keys(model.name, True),
+        "original_max_position_embeddings": reads.LENGTHS[::-1],
+    }
+    for key, places in outside.items():
+        found = (model.fields[place] for place in places if model.fields.get(place) is not None)
+        if key != "original_max_position_embeddings" or out["rope_type"] != "default":
+            out.setdefault(key, next(found, None))
+    known = TYPES.get(model.name)
+    if out["rope_theta"] is None:
+        out["rope_theta"] = known.base if known else 1e4
+    if out["partial_rotary_factor"] in (None, known.share if known else 1.0):
+        del out["partial_rotary_factor"]
+    return out
 
 
 def rope_type(model: Model, own: dict[str, Any]) -> str:

@@ -23,10 +23,10 @@ _ROTATION = (
 _SCALED = (
     f"{_ROTATION} attention_factor beta_fast beta_slow mscale mscale_all_dim truncate short_factor long_factor alpha"
 )
-_AXES = "head_dim dim rotary_dim base layout interleaved max_positions activation_dtype"
+_AXES = f"{_SCALED.replace('rotary_side ', '')} interleaved section widths n_axes ladder"
 _ADDED = "dim d_model head_dim base temperature layout variant start offset order origin"
-_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype"
-_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised"
+_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype interpolation"
+_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised interpolation"
 _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
     "bias_max variant start offset order interleaved section"
@@ -38,8 +38,10 @@ _BIAS = "heads head_dim causal bidirectional window num_buckets max_distance var
 READS = {  # words that change the right answer, by convention
     **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _SCALED),
     "xpos_fn": f"{_SCALED} scale_base gamma",
-    "mrope_fn": f"{_AXES} config scaling section",
-    **dict.fromkeys(("rope2d_table_fn", "rope_axes_fn"), f"{_AXES} order ladder"),
+    "mrope_fn": f"{_AXES} axes",
+    "rope_axes_fn": f"{_AXES} axes order",
+    "rope2d_table_fn": "head_dim dim rotary_dim base layout interleaved max_positions activation_dtype order ladder "
+    "section widths n_axes",
     "mrope_positions_fn": "next_after",
     "additive_module": f"{_ADDED} {_OF_A_TEXT}",
     "additive_2d_module": f"{_ADDED} {_OF_AN_IMAGE}",
@@ -85,7 +87,8 @@ _MEANT = _ours(  # other names of our words and of their values
     scaling="rope_scaling rope_type rope_parameters",
     window="sliding_window window_size",
     pretrained_window="pretrained_window_size",
-    section="mrope_section",
+    section="sections mrope_section",
+    widths="axes_dim axes_dims axis_dims rope_axes_dim axes_dims_rope rope_dim_list",
     interleaved="mrope_interleaved",
 )
 _LAYOUTS_MEANT = _ours(
@@ -99,6 +102,7 @@ _ENCODINGS_MEANT = _ours(
     transformer_xl="transformer-xl transfo_xl transfo-xl",
     deberta="deberta_v2 deberta-v2 deberta_v3 deberta-v3",
     swin_v2="swinv2 swin-v2",
+    axial_rope="axial rope_nd vision_rope rope3d rope_3d rope-3d",
 )
 SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # shares of head_dim, in place of rotary_dim
 _OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # similar to ours, but not misspelt
@@ -107,7 +111,7 @@ _NEAR = 0.75  # similarity from which one word counts as a misspelling of anothe
 _SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
 _WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|^_?cos")
 # known parts of a sinusoid's variant; any other leaves open which formula is right
-_FORMULAS = (
+FORMULAS = (
     "paper vaswani original standard attention tensor2tensor t2t fairseq m2m halfminusone half1 timingsignal detr "
     "maskformer loftr mae vit moco norm raw sin cos xl espnet conformer interleaved half blocks flip"
 )
@@ -207,16 +211,16 @@ def _encoding(asked: dict[str, Any]) -> list[str]:
     name = asked["encoding"] = encoding_of(said)
     if name.startswith("alibi@") and name not in versions.BIASES:
         raise ValueError(f"verify: unknown definition {said[:100]!r}. Use one of {_list(versions.BIASES)}.")
-    known = {*ENCODINGS, *registry.names(), *versions.BIASES}
+    known = {*ENCODINGS, *registry.names(), *registry.card("mrope").keys, *versions.BIASES}
     return [] if name in known or _BY_BEGINNING.match(name) else _unknown("encoding cannot be", said, known)
 
 
 def _variant(asked: Mapping[str, Any], convention: str) -> list[str]:
     """Report an unknown formula of sinusoids; refuse a misspelt one."""
     said = re.sub(r"[^a-z0-9]", "", asked.get("variant", "").lower())
-    if convention not in _SINUSOIDS or not said or any(name in said for name in _FORMULAS.split()):
+    if convention not in _SINUSOIDS or not said or any(name in said for name in FORMULAS.split()):
         return []
-    return _unknown("variant cannot be", asked["variant"], _FORMULAS.split())
+    return _unknown("variant cannot be", asked["variant"], FORMULAS.split())
 
 
 def _scaling(asked: Mapping[str, Any]) -> None:

@@ -69,7 +69,7 @@ def judge(family: Family, subject: Any) -> Verdict:
     if refused is not None and (verdict is None or verdict.status != "fail" or _is_state(family, refused[0], verdict)):
         cause, case = refused
         fault = family.raised(cause, case) or Fault(cause.code)
-        values = {"message": cause.message, "fix": cause.help, **fault.values}
+        values = {"message": cause.message, "fix": cause.fix, **fault.values}
         fault = Fault(fault.code, fault.change, values, {**cause.smallest_case, **fault.case})
         verdict = Verdict("fail", [fault], cause.evidence, dict(fault.case), wrong=frozenset({case.kind}))
     assert verdict is not None

@@ -72,7 +72,7 @@ class Sinusoid(Added):
     """
 
     prefix, cut_wrong, divides, pairs = "sinusoidal", "sinusoidal.slice.tail", 2, 32
-    ignores = "table_rows padding padding_idx"
+    ignores = "table_rows padding padding_idx interpolation"
     shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for code that keeps a table
     single: Shape = (1, 1)
     later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
@@ -171,7 +171,7 @@ class Sinusoid(Added):
             return super().slack(seen, predicted, model)
         largest = np.maximum(np.abs(predicted), max(abs(self.calls.keep), 1.0))
         slack: Array = self.rows(model, seen.case)[1] + 16 * FLOAT32 * largest
-        return slack + 2.0**-7 if seen.case.kind == "half" else slack
+        return slack + (2.0**-7 if seen.case.kind == "half" else self.calls.half)
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
         """Return the rows of the last call of a case, and the float32 error of each number."""

@@ -153,7 +153,7 @@ class Alibi(Biases):
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return state of other calls, a bias over the queries only, or slopes for powers of two only."""
         plain = {"message": "", "fix": ""}
-        if case.kind == "cached" and cause.code == "subject.shape":
+        if case.kind in ("cached", "beyond") and cause.code == "subject.shape":
             return Fault("alibi.kv_cache.bias_zero", {}, {**plain, "words": cause.message})
         if case.kind == "rest" and cause.code == "subject.raises":
             return Fault("alibi.slopes.not_power_of_two", {}, {**plain, "how": f"no slopes at all: {cause.message}"})

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen
@@ -67,7 +66,7 @@ class Builder(Family):
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the positions of one sequence."""
         parts, steps = case.args
-        found = torch.as_tensor(guard.call(fresh(subject), list(parts), list(steps), what=case.words))
+        found = guard.array(guard.call(fresh(subject), list(parts), list(steps), what=case.words), case.words)
         length = sum(part if isinstance(part, int) else math.prod(part) for part in parts)
         return Seen(case, guard.shaped(found, (3, length), case.words).double().numpy(), 0.0)
 

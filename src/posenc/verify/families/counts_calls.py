@@ -100,8 +100,7 @@ def ask(subject: Any, call: Call, convention: str) -> Array:
 
 def _flat(found: Any, shape: tuple[int, ...], what: str) -> Array:
     """Accept lists, (q_len,), (1, q_len) and a dimension of 1 between or in front."""
-    if isinstance(found, list):
-        found = torch.tensor(found)
+    found = guard.array(found, what) if isinstance(found, list) else found
     if isinstance(found, torch.Tensor) and found.ndim == 3 and 1 in found.shape[:2]:
         found = found.flatten(0, 1)
     if isinstance(found, torch.Tensor) and found.numel() == shape[1]:

@@ -61,10 +61,8 @@ class Deberta(Scores):
     right: Mapping[str, Way] = {"c2p": ("q", "query", "rel_k", 1, 0), "p2c": ("k", "key", "rel_q", 1, 0)}
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        said = str(spec.get("variant") or "c2p|p2c").lower()
+        said = spec.get("variant") or "c2p|p2c"
         self.kept = [name for name in ("c2p", "p2c") if name in said]
-        if not self.kept:
-            raise ValueError(f"verify: variant of deberta must be 'c2p', 'p2c' or 'c2p|p2c'; got {said!r:.60}.")
         self.terms = {name: words for name, words in self.terms.items() if name in ("content", *self.kept)}
         self.alone = (self.kept,)
         super().__init__(convention, spec)

@@ -15,9 +15,7 @@ from posenc.verify.conventions import CONVENTIONS
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import rowless
-from posenc.verify.engine.records import FLOAT32, Array, Model, kind
-from posenc.verify.guard import SubjectError
-from posenc.verify.report import Cause
+from posenc.verify.engine.records import Array, Model, kind
 
 Places = NDArray[np.int64]
 Table = Mapping[str, Mapping[str, Callable[..., Any]]]  # wrong formulas by the end of a code and by words
@@ -109,12 +107,8 @@ class Given(Family):
         found = invoke(one, call.args, case.words)
         if isinstance(found, Tensor) and found.shape[-2:] == call.shape[-2:] and found.numel() == np.prod(call.shape):
             found = found.reshape(call.shape)  # one more axis of 1, or batch and heads in one
-        found = guard.shaped(found, call.shape, case.words).detach().cpu()
-        if found.is_complex():
-            message = f"{case.words} returned complex numbers"
-            raise SubjectError(Cause("subject.not_finite", message, 1.0, {"call": case.words}))
-        eps = max(torch.finfo(found.dtype).eps, FLOAT32) if found.is_floating_point() else FLOAT32
-        return Seen(case, found.double().numpy()[..., call.rows[:, None], call.cols], eps)
+        found = guard.shaped(found, call.shape, case.words, hides=True)
+        return Seen(case, found.double().numpy()[..., call.rows[:, None], call.cols], guard.rounding(found))
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the result of the definition, or of a wrong formula."""

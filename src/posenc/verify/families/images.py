@@ -57,7 +57,7 @@ class Image(Sinusoid):
     """Sinusoids of two axes, each with half of the channels: DETR, LoFTR, MAE and others."""
 
     prefix, cut_wrong = "sinusoidal2d", "sinusoidal2d.start"
-    ignores = "grid cls"
+    ignores = "grid cls interpolation"
     shapes = ((1, 2, 3), (2, 3, 5), (3, 4, 2), (1, 9, 4))
     single = (1, 2, 2)
     later = ((2, 3, 5), (2, 5, 3), (2, 6, 7), (2, 3, 5), (3, 2, 4))

@@ -92,8 +92,9 @@ class Line(Biases):
             rel = np.arange(-k_len + 1.0, k_len)
             rows = self.rule.predict(model, Case("near", (rel,)))
             return rows if self.t5 else np.clip(rel, -model["top"], model["top"])
-        if case.kind == "far" or model["place"] == "flat":
-            return np.full(size, np.nan if case.kind == "far" else 0.0)
+        of_window = case.kind in ("far", "beyond")  # only its mask is compared
+        if of_window or model["place"] == "flat":
+            return np.full(size, np.nan if of_window else 0.0)
         d = distance(size) - (k_len - q_len) * (model["place"] == "start")
         return np.asarray(self.values[:, (self.values.shape[1] // 2 - d).astype(int)])
 
