@@ -229,6 +229,25 @@ def test_recorded_answers_are_judged_as_the_program_is(name, tmp_path):
     assert not any("recording" in line for line in report.not_judged)
 
 
+def cosine(q, k, logit_scale, limit=4.605170185988092, normalised=nn.functional.normalize):
+    return normalised(q, dim=-1) @ normalised(k, dim=-1).mT * logit_scale.clamp(max=limit).exp()
+
+
+@pytest.mark.parametrize(
+    ("subject", "found"),
+    [
+        (cosine, "pass"),
+        (lambda q, k, s: cosine(q, k, s, limit=100.0), "swin_v2.tau"),
+        (lambda q, k, s: cosine(q, k, s) / WIDTH**0.5, "swin_v2.cosine"),
+        (lambda q, k, s: cosine(q, k, s, normalised=lambda t, dim: t), "swin_v2.cosine"),
+        (lambda q, k, s: cosine(q, k, s.log()), "swin_v2.tau"),
+    ],
+)
+def test_swin_v2_scales_cosines(subject, found):
+    report = check(subject, convention="scores_fn", spec={"encoding": "swin_v2", **SIZES})
+    assert found in (report.status, *(cause.code for cause in report.causes[:1])), report
+
+
 NOTHING = {"encoding": "shaw", **SIZES}
 
 

@@ -191,16 +191,17 @@ CONVENTIONS: Mapping[str, Convention] = {
         encodings="rope xpos alibi",
     ),
     "scores_fn": Convention(
-        "scores(q, k, rel_k) for shaw, scores(q, k, u, v, w_r) for transformer_xl, scores(q, k, rel_k, rel_q) for "
-        "deberta -> scores before the softmax, or only their term of the position, (batch, heads, q_len, kv_len); q "
-        "(batch, heads, q_len, head_dim), the last q_len of kv_len positions, k (batch, heads, kv_len, head_dim); of "
-        "shaw: rel_k (2 max_distance + 1, head_dim), row key - query + max_distance (direction query-key: query - key "
-        "+ ..; table_rows: the rest beyond max_distance + 1 is ahead); of transformer_xl: u and v (heads, head_dim), "
-        "w_r (heads * head_dim, d_model), the weight of r_net, which projects [sines, cosines] of query - key; of "
-        "deberta: rel_k and rel_q (heads, rows, head_dim), projected, 2 num_buckets rows with logarithmic buckets, "
-        "else 2 max_distance, row query - key + half of them",
+        "scores(q, k, rel_k) for shaw, scores(q, k, u, v, w_r) for transformer_xl, scores(q, k, logit_scale) for "
+        "swin_v2, scores(q, k, rel_k, rel_q) for deberta -> scores before the softmax, or only their term of the "
+        "position, (batch, heads, q_len, kv_len); q (batch, heads, q_len, head_dim), the last q_len of kv_len "
+        "positions, k (batch, heads, kv_len, head_dim); of shaw: rel_k (2 max_distance + 1, head_dim), row key - query "
+        "+ max_distance (direction query-key: query - key + ..; table_rows: the rest beyond max_distance + 1 is "
+        "ahead); of transformer_xl: u and v (heads, head_dim), w_r (heads * head_dim, d_model), the weight of r_net, "
+        "which projects [sines, cosines] of query - key; of swin_v2: logit_scale (heads, 1, 1), scores without the "
+        "bias; of deberta: rel_k and rel_q (heads, rows, head_dim), projected, 2 num_buckets rows with logarithmic "
+        "buckets, else 2 max_distance, row query - key + half of them",
         (),
-        encodings="shaw transformer_xl deberta",
+        encodings="shaw transformer_xl swin_v2 deberta",
     ),
     "shift_fn": Convention(
         "shift(x) for transformer_xl -> x (batch, heads, q_len, kv_len) with the column of key j in place j, where "

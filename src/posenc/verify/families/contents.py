@@ -1,9 +1,11 @@
 """Scores with a term of the content and the distance, Shaw's and Transformer-XL's, and the relative shift."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from posenc.definitions import bias
 from posenc.verify.engine import Case, Choice, Fault, Seen
@@ -291,7 +293,73 @@ VIEWS: Mapping[str, Callable[[Array, int], Array]] = {
     "one number is dropped, not one row": _viewed(1, lambda m, n: 1),
     "a row of as many numbers as keys is dropped": _viewed(1, lambda m, n: n),
 }
-_KNOWN: Mapping[str, type[Given]] = {"shaw": Shaw, "transformer_xl": TransformerXL, "deberta": Deberta}
+LENGTHS: Table = {
+    "cosine": {
+        "nothing is normalised": lambda q, k: (q, k),
+        "only queries are normalised": lambda q, k: (_unit(q), k),
+        "only keys are normalised": lambda q, k: (q, _unit(k)),
+        "they are also divided by sqrt(head_dim)": lambda q, k: (_unit(q), _unit(k) / k.shape[-1] ** 0.5),
+        "q . k / sqrt(head_dim) is scaled": lambda q, k: (q, k / k.shape[-1] ** 0.5),
+    }
+}
+TAUS: Table = {
+    "tau": {
+        "there is no exponential": lambda s: np.minimum(s, math.log(100)),
+        "there is neither an exponential nor the limit": lambda s: s,
+        "there is no limit of 100": np.exp,
+        "the scale is limited at 100 before the exponential, not at log(100)": lambda s: np.exp(np.minimum(s, 100)),
+        "it is divided by the scale": lambda s: np.exp(-np.minimum(s, math.log(100))),
+        "the scale is missing": lambda s: 1 + 0 * s,
+        "it is divided by logit_scale": lambda s: 1 / s,
+        "all heads have the first one's": lambda s: np.exp(np.minimum(s[:1], math.log(100))) + 0 * s,
+    }
+}
+
+
+def _unit(t: Array) -> Array:
+    return np.asarray(t / np.linalg.norm(t, axis=-1, keepdims=True))
+
+
+class Cosine(Given):
+    """Swin v2's scores without the bias: cos(q, k) * exp(min(logit_scale, log 100)) (Liu et al. 2021, section 3.2)."""
+
+    word, ahead = "swin_v2", COMPARED
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.definition, self.mismatch = "swin_v2 (cosine)", "swin_v2.cosine"
+        self.truth |= {"lengths": None, "tau": None}
+
+    def cases(self) -> Iterator[Case]:
+        """Yield windows of 6 and 9 tokens; the last head's scale is above its limit."""
+        for seed, n in enumerate((6, 9)):
+            vectors = self.normal(seed, q=(2, self.heads, n, self.head_dim), k=(2, self.heads, n, self.head_dim))
+            scale = (
+                torch.linspace(1.0, 5.5, self.heads).reshape(-1, 1, 1) if self.heads > 1 else torch.full((1, 1, 1), 5.5)
+            )
+            shape = (2, self.heads, n, n)
+            call = Call({**vectors, "logit_scale": scale}, shape, np.arange(n), np.arange(n))
+            yield self.case("near", call, f"{n} queries and keys")
+
+    def result(self, model: Model, call: Call) -> Array:
+        """Return the scaled cosines."""
+        q, k, scale = (call.exact(name) for name in ("q", "k", "logit_scale"))
+        q, k = model["lengths"](q, k) if model["lengths"] else (_unit(q), _unit(k))
+        factor = model["tau"](scale) if model["tau"] else np.exp(np.minimum(scale, math.log(100)))
+        return np.asarray(q @ k.swapaxes(-1, -2) * factor)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield wrong lengths and scales."""
+        yield from self.listed("lengths", LENGTHS)
+        yield from self.listed("tau", TAUS)
+
+
+_KNOWN: Mapping[str, type[Given]] = {
+    "shaw": Shaw,
+    "transformer_xl": TransformerXL,
+    "swin_v2": Cosine,
+    "deberta": Deberta,
+}
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Given:
