@@ -5,6 +5,7 @@ from typing import Any
 
 from posenc.config import published, values
 from posenc.config.models import TYPES
+from posenc.config.parts import FLAT, TEXT
 from posenc.config.reading import Checked, Source, read
 
 WHO = "config"
@@ -16,7 +17,7 @@ _SIZES = {
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "decoder_num_hidden_layers", "num_layers"),
     "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
     "max_len": ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
-    "window": ("sliding_window", "attention_window_size", "local_attention"),
+    "window": ("sliding_window", "attention_window_size", "local_attention", "sliding_window_size"),
 }
 _MOST = {"hidden_size": 1 << 24, "n_heads": 1 << 16, "n_layers": 10_000, "head_dim": 8192}
 
@@ -131,7 +132,9 @@ def open_model(source: Source) -> Model:
         if key is None:
             break
         outer.append((key, fields))
-        fields, model_type = fields[key], fields[key].get("model_type", model_type)
+        fields, model_type = fields[key], fields[key].get("model_type", TEXT.get(str(model_type), model_type))
+    if not outer and str(model_type) in FLAT:
+        model_type = TEXT[model_type]
     if model_type is not None:
         values.text(WHO, "model_type", model_type)
     model = Model(fields, model_type, outer=tuple(outer))

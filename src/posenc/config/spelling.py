@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from posenc.config import kinds, patterns, reads, values
+from posenc.config.defaults import COMPLETED, DEFAULTS
 from posenc.config.model import WHO, Model
 from posenc.config.models import (
     FILLS_IN,
@@ -12,7 +13,6 @@ from posenc.config.models import (
     LABELS,
     LOCAL_BASE,
     MERGES,
-    OWN_SCALING,
     SCALES_FULL_ONLY,
     TYPES,
     Facts,
@@ -53,18 +53,9 @@ def spelled(model: Model, kind: str) -> Spelled:
 
     Raises:
         TypeError: They are not an object.
-        ValueError: There are none for this kind, or none for a type that has its own default scaling.
+        ValueError: There are none for this kind, although other kinds have some.
     """
     key, around = _read_object(model)
-    if not around and model.name in OWN_SCALING:
-        raise values.missing(
-            f"{WHO}: rope_parameters is missing, and transformers has its own default scaling for {model.name}; "
-            f"got None. Write the parameters into the file.",
-            "rope_parameters",
-            None,
-            "an object",
-            fix="Write the parameters of the scaling into the file.",
-        )
     nested = _is_nested(around)
     if kind == patterns.UNSCALED and not nested:
         return Spelled({name: around[name] for name in ("rope_theta",) if name in around}, around, key, False)
@@ -72,7 +63,9 @@ def spelled(model: Model, kind: str) -> Spelled:
         if around and model.name in FILLS_IN and not reads.spreads(model.name, key):
             return Spelled({}, around, key, False, left_out=True)  # transformers uses its defaults; `places` warns
         full_only = model.name in SCALES_FULL_ONLY and kind == kinds.SLIDING
-        return Spelled({} if full_only else around, around, key, False)
+        typed = reads.reads_type(model.name, key)
+        read = around if typed else {name: value for name, value in around.items() if name != "type"}
+        return Spelled({} if full_only else read, around, key, False)
     label = LABELS.get(model.name, {}).get(kind, kind)
     if label not in around and model.name not in FILLS_IN:
         inner = [values.short(name) for name, value in around.items() if isinstance(value, dict)][:8]
@@ -85,7 +78,21 @@ def spelled(model: Model, kind: str) -> Spelled:
             fix=f"Add an entry for {kind} to {key}.",
         )
     own = around.get(label)
-    return Spelled(values.mapping(WHO, f"{key}.{label}", {} if own is None else own), around, key, True, own is None)
+    entry = values.mapping(WHO, f"{key}.{label}", {} if own is None else own)
+    if model.name in COMPLETED:
+        entry = {**DEFAULTS[model.name].get(label, {}), **entry}
+    return Spelled(entry, around, key, True, own is None)
+
+
+def _default(model: Model) -> dict[str, Any]:
+    """Return the parameters of a type for a file that has none, with a warning."""
+    own = DEFAULTS.get(model.name, {})
+    if own:
+        text = f"rope_parameters is missing; those that transformers has for {model.name} are used."
+        meanings = (("left out", "the default of transformers; other programs may use another"),)
+        fix = "Write the parameters into the file."
+        model.warn("assumed", "rope_parameters", text, value=None, allowed="an object", meanings=meanings, fix=fix)
+    return own
 
 
 def _read_object(model: Model) -> tuple[Spelling, dict[str, Any]]:
@@ -93,7 +100,7 @@ def _read_object(model: Model) -> tuple[Spelling, dict[str, Any]]:
     seen = reads.objects(model.name)
     old, new = (values.mapping(WHO, key, model.fields.get(key) or {}) if key in seen else {} for key in reads.SCALINGS)
     if not old or not new:
-        return ("rope_scaling", old) if old else ("rope_parameters", new) if new else ("top level", {})
+        return ("rope_scaling", old) if old else ("rope_parameters", new) if new else ("top level", _default(model))
     kinds_of = MERGES.get(model.name, ()) if _is_nested(new) else ()
     around = {key: {**own, **old} if key in kinds_of and own else own for key, own in new.items()} if kinds_of else old
     if _normal(model, around) != _normal(model, new):
@@ -146,6 +153,8 @@ def rope_type(model: Model, own: dict[str, Any]) -> str:
     name = own.get("rope_type")
     name = own.get("type") if name is None else name
     name = "default" if name is None else values.text(WHO, "rope_type", name)
+    if name == "deepseek_yarn" and model.name == "sarvam_mla":
+        return "yarn"
     if name == "su" or (name == "yarn" and model.name in ("phi3", "phi4_multimodal")):
         return "longrope"  # Phi-3's names from before the paper
     if name == "mrope":
@@ -201,14 +210,16 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
             return _checked("layer_rope_theta", own.pop())
     if found.own.get("rope_theta") is not None:
         return _checked("rope_theta", found.own["rope_theta"])
-    local = kind == kinds.SLIDING
+    local = kind == kinds.SLIDING and not reads.has_one_base(model.name, found.key != "top level" and not found.nested)
     keys = reads.base_keys(model.name, local, bool(found.around))
     default = LOCAL_BASE[model.name][1] if local and model.name in LOCAL_BASE else facts.base
     for key in keys:
         if model.fields.get(key) is not None:
             return _checked(key, model.fields[key])
-    keys = keys or ("rope_theta",)
-    if model.name not in FIXED_BASE and not found.left_out:
+    if not keys and local and model.name in LOCAL_BASE:
+        _unread_base(model, default)
+    elif model.name not in FIXED_BASE and not found.left_out:
+        keys = keys or ("rope_theta",)
         model.warn(
             "theta_missing",
             keys[0],
@@ -222,6 +233,21 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
             fix=f'Write "{keys[0]}": {default:.1f} into the file, or the base of the training.',
         )
     return default
+
+
+def _unread_base(model: Model, default: float) -> None:
+    """Add a warning about a base that layers with a window do not read, unless it is theirs."""
+    given = model.fields.get("rope_theta")
+    if given not in (None, default):
+        model.warn(
+            "unread",
+            "rope_theta",
+            f"rope_theta {values.short(given)} is not read for layers with a window: the base is {default:g}.",
+            value=given,
+            allowed="the base of each kind of layer, in rope_parameters",
+            meanings=(("rope_theta", f"the base of full attention; layers with a window have {default:g}"),),
+            fix='Write it for each kind: "rope_parameters": {"sliding_attention": {"rope_theta": ...}, ...}.',
+        )
 
 
 def _checked(key: str, value: object) -> float:

@@ -86,9 +86,9 @@ _MEANT = _ours(  # other names of our words and of their values
     max_positions="max_position_embeddings max_len max_seq_len",
     scaling="rope_scaling rope_type rope_parameters",
     window="sliding_window window_size",
-    pretrained_window="pretrained_window_size",
     section="sections mrope_section",
     widths="axes_dim axes_dims axis_dims rope_axes_dim axes_dims_rope rope_dim_list",
+    pretrained_window="pretrained_window_size",
     interleaved="mrope_interleaved",
 )
 _LAYOUTS_MEANT = _ours(
@@ -99,10 +99,10 @@ _ENCODINGS_MEANT = _ours(
     rope="rotary rope1d",
     rope2d="rope_2d rope-2d",
     mrope="m_rope m-rope",
+    axial_rope="axial rope_nd vision_rope rope3d rope_3d rope-3d",
     transformer_xl="transformer-xl transfo_xl transfo-xl",
     deberta="deberta_v2 deberta-v2 deberta_v3 deberta-v3",
     swin_v2="swinv2 swin-v2",
-    axial_rope="axial rope_nd vision_rope rope3d rope_3d rope-3d",
 )
 SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # shares of head_dim, in place of rotary_dim
 _OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # similar to ours, but not misspelt
