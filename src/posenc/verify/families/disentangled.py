@@ -1,7 +1,7 @@
 """DeBERTa's scores: each term with the row of the distance, or of its logarithmic bucket."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -10,46 +10,11 @@ import numpy as np
 from posenc.definitions import scores
 from posenc.verify.engine import Case, Fault, Seen
 from posenc.verify.engine.records import Array, Model
+from posenc.verify.families import buckets
 from posenc.verify.families.given import COMPARED, Call, sampled
 from posenc.verify.families.scored import DISTANCES, Scores, by_rows, content_of
 
 Way = tuple[str, str, str, int, int]
-# wrong buckets of DeBERTa-v2 from |distance| beyond mid, and the largest distance
-_BUCKETS: Mapping[str, Callable[[Array, int, int], Array]] = {
-    "|distance| is divided by mid as integers": lambda a, mid, top: _far(a, mid, np.ceil(_log(a // mid, mid, top))),
-    "it is rounded down, not up": lambda a, mid, top: _far(a, mid, np.floor(_log(a / mid, mid, top))),
-    "it is rounded to the nearest number, not up": lambda a, mid, top: _far(a, mid, np.round(_log(a / mid, mid, top))),
-    "mid is not added": lambda a, mid, top: _far(a, mid, np.ceil(_log(a / mid, mid, top)) - mid),
-    "it is multiplied by mid, not by mid - 1": lambda a, mid, top: _far(a, mid, np.ceil(_log(a / mid, mid, top, 1))),
-    "it is divided by log(max_distance / mid)": lambda a, mid, top: _far(a, mid, np.ceil(_log(a / mid, mid, top + 1))),
-    "it uses log(|distance|), not log(|distance| / mid)": lambda a, mid, top: _far(a, mid, np.ceil(_log(a, mid, top))),
-    "it is divided by log(max_distance - 1)": lambda a, mid, top: _far(
-        a, mid, np.ceil(np.log(np.maximum(a / mid, 1)) / math.log(top - 1) * (mid - 1))
-    ),
-    "log2 is divided by a natural logarithm": lambda a, mid, top: _far(
-        a, mid, np.ceil(_log(a / mid, mid, top) / math.log(2))
-    ),
-    "a natural logarithm is divided by log2": lambda a, mid, top: _far(
-        a, mid, np.ceil(_log(a / mid, mid, top) * math.log(2))
-    ),
-    "it begins beyond num_buckets / 4, not / 2": lambda a, mid, top: _far(
-        a, mid // 2, np.ceil(_log(a / (mid // 2), mid // 2, top))
-    ),
-    "there is no logarithm: far distances are clipped": lambda a, mid, top: a,
-    "distances beyond mid share one bucket": lambda a, mid, top: np.minimum(a, mid),
-}
-
-
-def _bucket(reach: Array, mid: int, top: int) -> Array:
-    return _far(reach, mid, np.ceil(_log(reach / mid, mid, top)))
-
-
-def _far(reach: Array, mid: int, more: Array) -> Array:
-    return np.where(reach <= mid, reach, mid + more)
-
-
-def _log(ratio: Array, mid: int, top: int, more: int = 0) -> Array:
-    return np.log(np.maximum(ratio, 1)) / math.log((top - 1) / mid) * (mid - 1 + more)
 
 
 class Deberta(Scores):
@@ -73,6 +38,8 @@ class Deberta(Scores):
                 f"verify: num_buckets of deberta must be 4 or more, and max_distance above num_buckets / 2 + 1; got "
                 f"{self.buckets} and {self.top}. Without logarithmic buckets (DeBERTa v1) give only max_distance."
             )
+        sizes = {"num_buckets": self.buckets, "max_distance": self.top} if self.buckets else {}
+        self.rule = buckets.Deberta("bucket_fn", sizes)
         self.mismatch = "deberta.scores.mismatch"  # of buckets there is another
         self.truth |= {"bucket": None, **{name: self.right[name] for name in self.kept}}
 
@@ -101,10 +68,17 @@ class Deberta(Scores):
 
     def doubtful(self, call: Call, model: Model) -> Any:
         """Return the edges of logarithmic buckets, which rounding moves."""
-        reach = np.abs(self.distances(self.truth, call))
-        rules = [_bucket, *([model["bucket"]] if model["bucket"] else [])] if self.buckets else []
-        ends = [[rule(reach * by, self.half // 2, self.top) for by in (1 - 3e-6, 1 + 3e-6)] for rule in rules]
-        return np.any([np.floor(a - b + 1e-2) != 0 for a, b in ends], 0) & (reach > self.half // 4) if ends else False
+        rules = [rule for rule in (self.right_bucket, model["bucket"]) if rule and self.buckets]
+        return np.any([rule(self.distances(self.truth, call))[1] for rule in rules], 0) if rules else False
+
+    def right_bucket(self, distance: Array) -> tuple[Array, Array]:
+        """Return the signed bucket of query - key, and where rounding may move it."""
+        return self.bucket_by(self.rule.truth, distance)
+
+    def bucket_by(self, model: Model, distance: Array) -> tuple[Array, Array]:
+        """Return the same by another rule."""
+        rows, slack = self.rule.rows(model, -distance)
+        return rows, slack >= 1
 
     def parts(self, model: Model, call: Call) -> dict[str, Array]:
         """Return q . k, and each term by the definition."""
@@ -119,8 +93,8 @@ class Deberta(Scores):
         rows: dict[str, Any] = {"n_buckets": self.buckets, "max_distance": self.top}
         distance = sign * distance
         if rule or by or not self.buckets:  # rows by another rule: a larger table, in which all buckets are exact
-            rule = rule or (_bucket if self.buckets else lambda a, mid, top: a)
-            bucket = np.sign(distance) * rule(np.abs(distance), half // 2, self.top) + by
+            rule = rule or (self.right_bucket if self.buckets else lambda d: (d, d < 0))
+            bucket = rule(distance)[0] + by
             distance = np.clip(bucket, -half, half).astype(int)
             table = table[:, np.clip(np.arange(8 * half) - 3 * half, 0, 2 * half - 1)]
             rows = {"n_buckets": 4 * half, "max_distance": 16 * half}
@@ -143,15 +117,11 @@ class Deberta(Scores):
             for way in (*other, *((*self.right[name][:4], by) for by in (1, -1))):
                 if way != self.right[name]:
                     yield Fault(f"deberta.{_gathered(way, self.right[name])}", {name: way}, _words(name, way))
-        if self.buckets:
-            yield from self.listed("bucket", {"bucket.formula": _BUCKETS})
-            for used in {128, 256, 512, 1024, self.top // 2, 2 * self.top} - {self.top}:
-                if used > self.half // 2 + 1:
-                    change: Model = {"bucket": lambda a, mid, top, used=used: _bucket(a, mid, used)}
-                    words = f"max_distance is {used}, not {self.top}"
-                    yield Fault("deberta.bucket.formula", change, {"words": words})
+        for fault in self.rule.faults() if self.buckets else ():
+            model = {**self.rule.truth, **fault.change}
+            yield Fault(fault.code, {"bucket": partial(self.bucket_by, model)}, fault.values)
         for at in {self.half - 1, self.half // 2} if not self.buckets else ():
-            change = {"bucket": lambda a, mid, top, at=at: np.minimum(a, at)}
+            change = {"bucket": lambda d, at=at: (np.clip(d, -at, at), d < -np.inf)}
             yield Fault("deberta.table.clip", change, {"words": f"{at}", "top": self.half})
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
