@@ -71,11 +71,11 @@ class Deberta(Scores):
         rules = [rule for rule in (self.right_bucket, model["bucket"]) if rule and self.buckets]
         return np.any([rule(self.distances(self.truth, call))[1] for rule in rules], 0) if rules else False
 
-    def right_bucket(self, distance: Array) -> tuple[Array, Array]:
+    def right_bucket(self, distance: Array) -> tuple[Array, Any]:
         """Return the signed bucket of query - key, and where rounding may move it."""
         return self.bucket_by(self.rule.truth, distance)
 
-    def bucket_by(self, model: Model, distance: Array) -> tuple[Array, Array]:
+    def bucket_by(self, model: Model, distance: Array) -> tuple[Array, Any]:
         """Return the same by another rule."""
         rows, slack = self.rule.rows(model, -distance)
         return rows, slack >= 1
