@@ -229,6 +229,25 @@ def test_recorded_answers_are_judged_as_the_program_is(name, tmp_path):
     assert not any("recording" in line for line in report.not_judged)
 
 
+def cosine(q, k, logit_scale, limit=4.605170185988092, normalised=nn.functional.normalize):
+    return normalised(q, dim=-1) @ normalised(k, dim=-1).mT * logit_scale.clamp(max=limit).exp()
+
+
+@pytest.mark.parametrize(
+    ("subject", "found"),
+    [
+        (cosine, "pass"),
+        (lambda q, k, s: cosine(q, k, s, limit=100.0), "swin_v2.tau"),
+        (lambda q, k, s: cosine(q, k, s) / WIDTH**0.5, "swin_v2.cosine"),
+        (lambda q, k, s: cosine(q, k, s, normalised=lambda t, dim: t), "swin_v2.cosine"),
+        (lambda q, k, s: cosine(q, k, s.log()), "swin_v2.tau"),
+    ],
+)
+def test_swin_v2_scales_cosines(subject, found):
+    report = check(subject, convention="scores_fn", spec={"encoding": "swin_v2", **SIZES})
+    assert found in (report.status, *(cause.code for cause in report.causes[:1])), report
+
+
 NOTHING = {"encoding": "shaw", **SIZES}
 
 
@@ -252,7 +271,7 @@ def test_an_encoding_without_a_check_is_open(convention, spec, why):
         ({"encoding": "shaw", "max_distance": 8, "table_rows": 8}, "table_rows must be above max_distance"),
         ({"encoding": "shaw", "direction": "left"}, "direction must be one of 'any', 'key-query', 'query-key'"),
         ({"encoding": "deberta", "num_buckets": 64, "max_distance": 32}, "max_distance above num_buckets / 2"),
-        ({"encoding": "deberta", "variant": "p2p"}, "variant of deberta must be"),
+        ({"encoding": "deberta", "variant": "p2p"}, "variant must be one of"),
         ({"encoding": "transformer_xl", "d_model": 7}, "d_model of transformer_xl must be even"),
     ],
 )
@@ -282,8 +301,8 @@ def shaw(q, k, rel_k, scale=WIDTH**-0.5, rows=lambda r: r):
         (lambda q, k, a: shaw(q, k, a).flatten(0, 1), {}, "pass"),
         (lambda q, k, a: 0 * shaw(q, k, a), {}, "shaw.term.missing"),
         (lambda q, k, a: shaw(q, k, a).sin(), {}, "shaw.mismatch"),
-        (lambda q, k, a: shaw(q, k, a).to(torch.complex64), {}, "subject.not_finite"),
-        (lambda q, k, a: None, {}, "subject.shape"),
+        (lambda q, k, a: shaw(q, k, a).to(torch.complex64), {}, "subject.result"),
+        (lambda q, k, a: None, {}, "subject.result"),
     ],
 )
 def test_what_is_declared_decides(subject, spec, found):

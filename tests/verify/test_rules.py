@@ -44,6 +44,7 @@ SPECS = {  # by convention; together they reach every fault
     "scores_fn": [
         {"encoding": "shaw", "max_distance": 9},
         {"encoding": "transformer_xl"},
+        {"encoding": "swin_v2"},
         {"encoding": "deberta", "max_distance": 30},
         {"encoding": "deberta", "num_buckets": 16, "max_distance": 40},
     ],

@@ -53,6 +53,15 @@ class Convention:
         return {name: tuple(args.split(", ")) for name, args in re.findall(r"(\w+)\(([\w, ]+)\)", self.call)}
 
     @property
+    def signatures(self) -> dict[str, tuple[str, ...]]:
+        """The arguments by encoding, if they depend on it: "f(q, k, table) for NAME".
+
+        >>> CONVENTIONS["shift_fn"].signatures
+        {'transformer_xl': ('x',)}
+        """
+        return {name: tuple(args.split(", ")) for args, name in re.findall(r"\w+\(([\w, ]+)\) for (\w+)", self.call)}
+
+    @property
     def axes(self) -> dict[str, tuple[str, ...]]:
         """The axes of tensors.
 
@@ -65,15 +74,6 @@ class Convention:
             for names, axes in found
             for name in re.split(", | and ", names)
         }
-
-    @property
-    def signatures(self) -> dict[str, tuple[str, ...]]:
-        """The arguments by encoding, if they depend on it: "f(q, k, table) for NAME".
-
-        >>> CONVENTIONS["shift_fn"].signatures
-        {'transformer_xl': ('x',)}
-        """
-        return {name: tuple(args.split(", ")) for args, name in re.findall(r"\w+\(([\w, ]+)\) for (\w+)", self.call)}
 
 
 CONVENTIONS: Mapping[str, Convention] = {
@@ -191,27 +191,31 @@ CONVENTIONS: Mapping[str, Convention] = {
         encodings="rope xpos alibi",
     ),
     "scores_fn": Convention(
-        "scores(q, k, rel_k) for shaw, scores(q, k, u, v, w_r) for transformer_xl, scores(q, k, rel_k, rel_q) for "
-        "deberta -> scores, or only their term of the position, (batch, heads, q_len, kv_len), before the softmax; q "
-        "(batch, heads, q_len, head_dim) are the last q_len of the kv_len positions of k; shaw: rel_k (2 max_distance "
-        "+ 1, head_dim), row key - query + max_distance; transformer_xl: u, v (heads, head_dim), w_r (heads * "
-        "head_dim, d_model), which projects [sines, cosines] of query - key; deberta: rel_k, rel_q (heads, 2 "
-        "num_buckets or 2 max_distance, head_dim), projected, row query - key (or its bucket) + half the rows",
+        "scores(q, k, rel_k) for shaw, scores(q, k, u, v, w_r) for transformer_xl, scores(q, k, logit_scale) for "
+        "swin_v2, scores(q, k, rel_k, rel_q) for deberta -> scores before the softmax, or only their term of the "
+        "position, (batch, heads, q_len, kv_len); q (batch, heads, q_len, head_dim), the last q_len of kv_len "
+        "positions, k (batch, heads, kv_len, head_dim); of shaw: rel_k (2 max_distance + 1, head_dim), row key - query "
+        "+ max_distance (direction query-key: query - key + ..; table_rows: the rest beyond max_distance + 1 is "
+        "ahead); of transformer_xl: u and v (heads, head_dim), w_r (heads * head_dim, d_model), the weight of r_net, "
+        "which projects [sines, cosines] of query - key; of swin_v2: logit_scale (heads, 1, 1), scores without the "
+        "bias; of deberta: rel_k and rel_q (heads, rows, head_dim), projected, 2 num_buckets rows with logarithmic "
+        "buckets, else 2 max_distance, row query - key + half of them",
         (),
-        encodings="shaw transformer_xl deberta",
+        encodings="shaw transformer_xl swin_v2 deberta",
     ),
     "shift_fn": Convention(
-        "shift(x) for transformer_xl -> x (batch, heads, q_len, kv_len) with column j of key j, where column c of the "
-        'argument has distance kv_len - 1 - c; with "causal": false it has 2 kv_len - 1 columns',
+        "shift(x) for transformer_xl -> x (batch, heads, q_len, kv_len) with the column of key j in place j, where "
+        'column c of the argument has distance kv_len - 1 - c; with "causal": false it has 2 kv_len - 1 columns',
         (),
         "shift",
         encodings="transformer_xl",
     ),
     "learned_bias_fn": Convention(
         "bias(q_len, kv_len, w1, b1, w2, b2, c, threshold) for fire, bias(h, w, w1, b1, w2) for swin_v2, "
-        "bias(h, w, table) for beit -> (heads, q_len, kv_len), in an image of h rows and w columns h*w tokens, for "
-        "beit after a class token; w1 (width, 1 or 2), b1 (width,), w2 (heads, width), b2 (heads,), table "
-        "((2h - 1)(2w - 1) + 3, heads)",
+        "bias(h, w, table) for beit -> (heads, q_len, kv_len), in an image of h rows and w columns (heads, h*w, h*w), "
+        "for beit with a class token in front; a network is w2 relu(w1 x + b1), w1 (width, inputs), b1 (width,), w2 "
+        "(heads, width); of fire: b2 (heads,), c and threshold are tensors of one number; of swin_v2: inputs are (row, "
+        "column), 16 sigmoid of the result; of beit: table ((2h - 1)(2w - 1) + 3, heads)",
         (),
         encodings="fire swin_v2 beit",
     ),

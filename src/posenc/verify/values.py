@@ -80,6 +80,7 @@ _NAMES = {
         ("slopes_fn.variant", "bias_fn.variant", "score_mod.variant"), f"{_ALIBIS} learned symmetric one-sided"
     ),
     **dict.fromkeys(("direction", "origin", "attention.order", "cached_model.order"), "any"),
+    "scores_fn.variant": "c2p|p2c p2c|c2p c2p p2c",
     "scores_fn.direction": "any key-query query-key",
     "activation_dtype": "float32 float64 bfloat16 float16",
 }

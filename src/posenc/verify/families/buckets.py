@@ -260,6 +260,10 @@ class T5(Family):
 
 
 # wrong buckets of query - key, from mid, max_distance and the share of buckets beyond mid
+def _share(ratio: Array, mid: int, top: int) -> Array:
+    return np.log(np.maximum(ratio, 1)) / math.log((top - 1) / mid) * (mid - 1)
+
+
 DEBERTA: Mapping[str, Callable[[Array, int, int, Array], Array]] = {
     "far distances are rounded down, not up": lambda d, mid, top, s: _signed(d, mid, mid + np.floor(s + 1e-9)),
     "it uses log(max_distance / mid), not log((max_distance - 1) / mid)": lambda d, mid, top, s: _signed(
@@ -280,6 +284,21 @@ DEBERTA: Mapping[str, Callable[[Array, int, int, Array], Array]] = {
     "mid is not added to the share of far distances": lambda d, mid, top, s: _signed(d, mid, np.ceil(s - 1e-9)),
     "far distances all have the last exact bucket": lambda d, mid, top, s: np.clip(d, -mid, mid),
     "every distance has a bucket of its own": lambda d, mid, top, s: d,
+    "|distance| is divided by mid as integers": lambda d, mid, top, s: _signed(
+        d, mid, mid + np.ceil(_share(np.abs(d) // mid, mid, top) - 1e-9)
+    ),
+    "it uses log(|distance|), not log(|distance| / mid)": lambda d, mid, top, s: _signed(
+        d, mid, mid + np.ceil(_share(np.abs(d), mid, top) - 1e-9)
+    ),
+    "it is divided by log(max_distance - 1)": lambda d, mid, top, s: _signed(
+        d, mid, mid + np.ceil(s * math.log((top - 1) / mid) / math.log(top - 1) - 1e-9)
+    ),
+    "log2 is divided by a natural logarithm": lambda d, mid, top, s: _signed(
+        d, mid, mid + np.ceil(s / math.log(2) - 1e-9)
+    ),
+    "it begins beyond num_buckets / 4, not / 2": lambda d, mid, top, s: _signed(
+        d, mid // 2, mid // 2 + np.ceil(_share(np.abs(d) / (mid // 2), mid // 2, top) - 1e-9)
+    ),
 }
 
 

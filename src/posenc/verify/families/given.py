@@ -15,9 +15,7 @@ from posenc.verify.conventions import CONVENTIONS
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import rowless
-from posenc.verify.engine.records import FLOAT32, Array, Model
-from posenc.verify.guard import SubjectError
-from posenc.verify.report import Cause
+from posenc.verify.engine.records import Array, Model, kind
 
 Places = NDArray[np.int64]
 Table = Mapping[str, Mapping[str, Callable[..., Any]]]  # wrong formulas by the end of a code and by words
@@ -29,12 +27,13 @@ CONSTANT = "a constant is added to each row, which a softmax over the row cancel
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call: its arguments by name, the shape of the result, and the rows and columns that are compared."""
+    """One call: its arguments by name, the shape of the result, the compared rows and columns, and a call before it."""
 
     args: Mapping[str, Any]
     shape: tuple[int, ...]
     rows: Places
     cols: Places
+    before: Mapping[str, Any] | None = None
 
     @property
     def ahead(self) -> NDArray[np.bool_]:
@@ -74,6 +73,7 @@ class Given(Family):
     truth: dict[str, Any]
     ahead = IGNORED
     cancels = True
+    kinds = (kind("subject.state_kept", "again", "near"),)
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -89,6 +89,11 @@ class Given(Family):
         """Return a case that says its sizes in words."""
         return Case(kind, (call,), f"{self.function}({', '.join(self.names)}) with {size}", optional=optional)
 
+    def again(self, first: Case, other: Mapping[str, Any]) -> Case:
+        """Return the first case after a call of the same size with other numbers, which nothing may be kept of."""
+        words = f"{first.words} after a call with other numbers"
+        return Case("again", (replace(first.args[0], before=other),), words)
+
     def normal(self, seed: int, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
         """Return normally distributed numbers, others for each seed, so that kept ones are noticed."""
         random = torch.Generator().manual_seed(seed)
@@ -96,16 +101,14 @@ class Given(Family):
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the compared places of a result."""
-        call = case.args[0]
-        found = invoke(fresh(subject), call.args, case.words)
+        call, one = case.args[0], fresh(subject)
+        if call.before:
+            invoke(one, call.before, case.words)
+        found = invoke(one, call.args, case.words)
         if isinstance(found, Tensor) and found.shape[-2:] == call.shape[-2:] and found.numel() == np.prod(call.shape):
             found = found.reshape(call.shape)  # one more axis of 1, or batch and heads in one
-        found = guard.shaped(found, call.shape, case.words, hides=True).detach().cpu()
-        if found.is_complex():
-            message = f"{case.words} returned complex numbers"
-            raise SubjectError(Cause("subject.not_finite", message, 1.0, {"call": case.words}))
-        eps = max(torch.finfo(found.dtype).eps, FLOAT32) if found.is_floating_point() else FLOAT32
-        return Seen(case, found.double().numpy()[..., call.rows[:, None], call.cols], eps)
+        found = guard.shaped(found, call.shape, case.words, hides=True)
+        return Seen(case, found.double().numpy()[..., call.rows[:, None], call.cols], guard.rounding(found))
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the result of the definition, or of a wrong formula."""
@@ -121,13 +124,13 @@ class Given(Family):
         ahead = call.ahead & (model["ahead"] != COMPARED)
         if model["ahead"] == MASKED and (value[..., ahead] > HIDDEN).any():
             return np.full(1, np.inf)
-        shown = np.broadcast_to(~ahead & ~self.doubtful(call), value.shape)
+        shown = np.broadcast_to(~ahead & ~self.doubtful(call, model), value.shape)
         if model["cancels"] and np.isfinite(value[shown]).all():
             value, predicted = rowless(value, shown), rowless(predicted, shown)
         off = super().off(replace(seen, value=np.where(shown, value, 0.0)), np.where(shown, predicted, 0.0), model)
         return np.where(shown, off, 0.0)
 
-    def doubtful(self, call: Call) -> Any:
+    def doubtful(self, call: Call, model: Model) -> Any:
         """Return where rounding decides, so that nothing is compared."""
         return False
 

@@ -16,10 +16,32 @@ from posenc.verify.families.given import COMPARED, Call, Given, Places, chosen, 
 WIDTH = 8  # of the hidden layers
 
 
-def _perceptron(numbers: Mapping[str, Array], features: Array) -> Array:
-    """Return w2 relu(w1 features + b1) with the heads first, from features (.., inputs)."""
-    hidden = np.maximum(features @ numbers["w1"].T + numbers["b1"], 0.0)
+def _perceptron(numbers: Mapping[str, Array], features: Array, between: Callable[[Array], Array] | None) -> Array:
+    """Return w2 relu(w1 features + b1), or another function in between, with the heads first."""
+    z = features @ numbers["w1"].T + numbers["b1"]
+    hidden = between(z) if between else np.maximum(z, 0.0)
     return np.moveaxis(hidden @ numbers["w2"].T + numbers.get("b2", 0.0), -1, 0)
+
+
+def _sigmoid(z: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-z)))
+
+
+HIDDEN: Mapping[str, Mapping[str, Callable[[Array], Array]]] = {
+    "hidden": {
+        "there is no ReLU": lambda z: z,
+        "it is a sigmoid, not ReLU": _sigmoid,
+        "it is tanh, not ReLU": np.tanh,
+        "it is SiLU, not ReLU": lambda z: z * _sigmoid(z),
+        "it is GELU, not ReLU": lambda z: z * _normal(z),
+        "it is GELU (by tanh), not ReLU": lambda z: z * _sigmoid(2 * (2 / np.pi) ** 0.5 * (z + 0.044715 * z**3)),
+        "it is LeakyReLU, not ReLU": lambda z: np.maximum(z, 0.01 * z),
+    }
+}
+
+
+def _normal(z: Array) -> Array:
+    return np.asarray(torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy())
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,7 @@ class Fire(Given):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth |= {"share": None, "start": 0}
+        self.truth |= {"share": None, "hidden": None, "start": 0, "factor": 1.0}
 
     def cases(self) -> Iterator[Case]:
         """Yield texts shorter and longer than the threshold, and calls with a cache."""
@@ -114,6 +136,8 @@ class Fire(Given):
             call = Call(args, (self.heads, m, n), sampled(m), np.arange(n))
             size = f"{m} queries, {n} keys, c = {scalars['c']:.2g} and threshold = {threshold:g}"
             yield self.case(kind, call, size, optional=m < n)
+            if not seed:
+                yield self.again(self.case(kind, call, size), {**args, **self.normal(99, **layers)})
 
     def result(self, model: Model, call: Call) -> Array:
         """Return the bias by the definition, or with a wrong input of the network."""
@@ -121,13 +145,15 @@ class Fire(Given):
         i, j = call.rows + n - m, call.cols
         c, top = (float(call.args[name]) for name in ("c", "threshold"))
         numbers: dict[str, Any] = {name: call.exact(name) for name in ("w1", "b1", "w2", "b2")}
-        if model["share"] is not None:
+        if model["share"] or model["hidden"]:
+            share = model["share"] or (lambda x: x.psi(x.d) / x.over(x.i))
             with np.errstate(all="ignore"):
-                t = model["share"](Share(i[:, None] - j, i[:, None], j + 0 * i[:, None], n, c, top))
-            return _perceptron(numbers, np.nan_to_num(t, posinf=1e9, neginf=-1e9)[..., None])
+                t = share(Share(i[:, None] - j, i[:, None], j + 0 * i[:, None], n, c, top))
+            return _perceptron(numbers, np.nan_to_num(t, posinf=1e9, neginf=-1e9)[..., None], model["hidden"])
         numbers["w1"] = numbers["w1"][:, 0]
         options: dict[str, Any] = {"n_heads": self.heads, "width": WIDTH, "log_c": np.log(c), "init_threshold": top}
-        return scores.fire(i + model["start"], j + model["start"], **options, **numbers)
+        bias = scores.fire(i + model["start"], j + model["start"], **options, **numbers)
+        return np.asarray(model["factor"] * bias)
 
     def free(self) -> Iterable[Choice]:
         """Yield positions counted from 1, which the paper leaves open."""
@@ -136,8 +162,10 @@ class Fire(Given):
             yield Choice({**choice.change, "start": 1}, choice.because)
 
     def faults(self) -> Iterable[Fault]:
-        """Yield wrong inputs of the network."""
-        return self.listed("share", SHARES)
+        """Yield wrong inputs of the network, and other functions in it."""
+        yield from self.listed("share", SHARES)
+        yield from self.listed("hidden", HIDDEN)
+        yield Fault("fire.out", {"factor": -1.0})
 
 
 class Image(Given):
@@ -158,6 +186,9 @@ class Image(Given):
             call = Call({"h": h, "w": w, **self.drawn(seed, h, w)}, (self.heads, n, n), sampled(n), np.arange(n))
             optional = bool(self.asked) and (h, w) != self.asked
             yield self.case("other" if optional else "near", call, f"h = {h} and w = {w}", optional=optional)
+            if not seed:
+                other = {"h": h, "w": w, **self.drawn(99, h, w)}
+                yield self.again(self.case("near", call, f"h = {h} and w = {w}"), other)
 
     def drawn(self, seed: int, h: int, w: int) -> dict[str, Any]:
         """Return the learned numbers."""
@@ -221,6 +252,9 @@ COORDS: Mapping[str, Mapping[str, Callable[[Steps], Array]]] = {
         "they are divided by 2 W - 1": lambda x: x.log8(8 * x.d / (2 * x.trained - 1)),
         "they are divided by 2 (W - 1)": lambda x: x.log8(x.size / 2),
         "rows are divided by the columns, and columns by the rows": lambda x: x.log8(8 * x.d / (x.trained[::-1] - 1)),
+        "both are divided by the number of rows": lambda x: x.log8(8 * x.d / (x.trained[0] - 1)),
+        "both are divided by the number of columns": lambda x: x.log8(8 * x.d / (x.trained[1] - 1)),
+        "the factor 8 multiplies the logarithm": lambda x: 8 * x.log8(x.size / 8),
     },
     "coords.axes": {"": lambda x: x.log8(x.size)[..., ::-1]},
     "coords.sign": {
@@ -232,10 +266,6 @@ COORDS: Mapping[str, Mapping[str, Callable[[Steps], Array]]] = {
 PRETRAINED: Mapping[str, Mapping[str, Callable[[Steps], Array]]] = {
     "coords.pretrained": {"": lambda x: x.log8(8 * x.d / (x.own - 1))}
 }
-
-
-def _sigmoid(z: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-z)))
 
 
 OUTS: Mapping[str, Mapping[str, Callable[[Array], Array]]] = {
@@ -257,7 +287,7 @@ class SwinV2(Image):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth |= {"coords": None, "out": None}
+        self.truth |= {"coords": None, "out": None, "hidden": None, "rows": None}
 
     def drawn(self, seed: int, h: int, w: int) -> dict[str, Any]:
         """Return the layers of a network."""
@@ -268,18 +298,24 @@ class SwinV2(Image):
         own = call.args["h"], call.args["w"]
         numbers: dict[str, Any] = {name: call.exact(name) for name in ("w1", "b1", "w2")}
         q_pos, k_pos = self.places(call, down=model["tokens"])
-        if model["coords"] is None and model["out"] is None:
+        if not (model["coords"] or model["out"] or model["hidden"] or model["rows"]):
             sizes: dict[str, Any] = {"window": own, "pretrained_window": self.pretrained, "width": WIDTH}
             return images.swin_v2(q_pos, k_pos, n_heads=self.heads, **sizes, **numbers)
-        steps = Steps(q_pos[:, None] - k_pos, np.array(own), np.array(self.pretrained or own))
+        (h, w), d = own, q_pos[:, None] - k_pos
+        if model["rows"]:  # of the table of all steps
+            row = np.clip(model["rows"](d[..., 0], d[..., 1], h, w), 0, (2 * h - 1) * (2 * w - 1) - 1)
+            d = np.stack((row // (2 * w - 1) - h + 1, row % (2 * w - 1) - w + 1), -1)
+        steps = Steps(d, np.array(own), np.array(self.pretrained or own))
         coords = model["coords"](steps) if model["coords"] else steps.log8(steps.size)
-        z = _perceptron(numbers, coords)
+        z = _perceptron(numbers, coords, model["hidden"])
         return np.asarray(model["out"](z) if model["out"] else 16 * _sigmoid(z))
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong inputs of the network, another last function, and tokens in another order."""
         yield from self.listed("coords", {**COORDS, **(PRETRAINED if self.pretrained else {})})
         yield from self.listed("out", OUTS)
+        yield from self.listed("hidden", HIDDEN)
+        yield from self.listed("rows", INDICES)
         yield Fault("swin_v2.tokens", {"tokens": True})
 
 
@@ -301,6 +337,7 @@ INDICES: Mapping[str, Mapping[str, Callable[..., Array]]] = {  # rows of the tab
         "h - 1 is not added to dy": lambda y, x, h, w: _index(y, x, h, w) - (h - 1) * (2 * w - 1),
         "rows are one too high": lambda y, x, h, w: _index(y, x, h, w) + 1,
         "rows are one too low": lambda y, x, h, w: _index(y, x, h, w) - 1,
+        "dy and dx are added without a step": lambda y, x, h, w: y + h - 1 + x + w - 1,
         "|dy| and |dx| are used": lambda y, x, h, w: _index(abs(y), abs(x), h, w),
     },
 }
@@ -359,6 +396,8 @@ class Beit(Image):
         start: Model = {"classes": lambda n: [0, 1, 2], "rows": lambda y, x, h, w: _index(y, x, h, w) + 3}
         yield Fault("beit.cls.rows", start, {"words": "they are the first three rows, and patches follow"})
         yield Fault("beit.cls.place", {"last": True})
+        turned = {"classes": lambda n: [n + 1, n, n + 2], "rows": INDICES["index.sign"][""]}
+        yield Fault("beit.transposed", turned)
         yield from self.listed("rows", INDICES)
         yield Fault("beit.tokens", {"tokens": True})
 
