@@ -76,8 +76,8 @@ class Rotation(Family):
 
     def fed(self, ask: Ask) -> Tensor:
         """Return the vectors that a question uses, (vectors, head_dim)."""
-        of = {"basis": torch.eye, "ones": lambda n: torch.ones(1, n)}.get(ask.vectors)
-        x = self.two if of is None else of(self.asked.head_dim)
+        n = self.asked.head_dim
+        x = {"basis": torch.eye(n), "ones": torch.ones(1, n), "two": self.two}[ask.vectors]
         return x.to(getattr(torch, ask.dtype))
 
     def given(self, case: Case) -> Array:

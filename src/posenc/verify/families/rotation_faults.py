@@ -64,7 +64,11 @@ PLACES: Mapping[str, tuple[tuple[str, Callable[[Places], Array], str], ...]] = {
     "any": (
         ("positions.given_ignored", lambda at: at.index, "given positions are ignored; tokens are counted"),
         ("positions.given_ignored", lambda at: at.index + 1, "tokens are counted from 1, whatever positions are given"),
-        ("positions.given_ignored", lambda at: at.pos - at.first, "positions are counted from the first of each call"),
+        (
+            "positions.given_ignored",
+            lambda at: (at.pos.T - at.first).T,
+            "positions are counted from the first of each call",
+        ),
     ),
     "": (
         ("window.positions_constant", lambda at: at.first, "all tokens of a call get the position of the first"),
