@@ -56,9 +56,13 @@ def sinusoidal(draw: st.DrawFn) -> dict[str, Any]:
 def axial_rope(draw: st.DrawFn) -> dict[str, Any]:
     n_axes, share = draw(st.integers(2, 4)), draw(st.integers(1, 4))
     spectrum = draw(st.sampled_from(["shared", "dealt"]))
+    widths = draw(st.none() | st.lists(st.sampled_from([2, 4, 6]), min_size=1, max_size=4).map(tuple))
+    if widths is not None:
+        n_axes, share, spectrum = len(widths), sum(widths) // 2, "shared"
     return {
-        "head_dim": 2 * share * n_axes,
-        "n_axes": n_axes,
+        "head_dim": 2 * share * (1 if widths else n_axes),
+        "n_axes": draw(st.sampled_from([n_axes, None])) if widths else n_axes,
+        "widths": widths,
         "spectrum": spectrum,
         "base": draw(bases()),
         "pairing": draw(st.sampled_from(["half", "interleaved"])),

@@ -4,7 +4,7 @@
 changes them by replacing text, each old text occurring once:
 
     [corpus.NAME]  # a fault of a public report; [unseen.NAME]: of an author who had not seen the checks;
-                      # [likely.NAME]: of one who had
+                      # [drawn.NAME]: one that is easy to make, of an author of the checks
     program = "hf_plain"
     spec = {head_dim = 16}              # what the caller says otherwise than SPEC, where that differs
     given = [["old text", "new text"]]  # what is correct but different in this case, where something is
@@ -81,7 +81,7 @@ def from_entry(name: str, entry: dict[str, Any], program: str) -> Case:
 
 @cache
 def cases() -> dict[str, Case]:
-    """Return every program by its name: programs/NAME, corpus/NAME, unseen/NAME, likely/NAME, innocent/NAME
+    """Return every program by its name: programs/NAME, corpus/NAME, unseen/NAME, drawn/NAME, innocent/NAME
     and before/NAME.
 
     before/NAME is what a fault is compared with, where that is not its program as it stands.

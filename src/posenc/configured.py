@@ -81,7 +81,7 @@ def by_layer(
     model = open_model(fields)
     if (other := unrotated.ways(model)) is not None:
         return _unrotated(other)
-    models.facts(model.model_type, pairing)  # refuses unknown types without a pairing
+    models.facts(model.model_type, pairing, model.native)  # refuses unknown types without a pairing
     ways = _ways(model)
     made, chosen = dict[str, tuple[Encoding, ...]](), dict[tuple[str, Any], tuple[Encoding, ...]]()
     n_axes = 1  # that of the kinds that rotate, which come first; the others get the same positions

@@ -9,6 +9,7 @@ import numpy as np
 
 from posenc import config, frequencies
 from posenc.config import kinds, unrotated
+from posenc.config.growth import growth
 from posenc.config.known import known_models
 from posenc.config.model import open_model, stacks
 
@@ -66,10 +67,11 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
     for kind, count in counts:
         if kind is not None and not kinds.rotates(kind):
             encoding = "nope" if kind == kinds.NOPE else "none"
-            found.append({"kind": kind, "count": count, "encoding": encoding, **dict.fromkeys(_OF_ROTATION)})
+            row = {"kind": kind, "count": count, "encoding": encoding, **dict.fromkeys(_OF_ROTATION)}
+            found.append(row | _also(target, kind, pairing))
             continue
         rotary = config.rotary(target, kind, pairing=pairing)
-        found.append(_layer(target, rotary, count, pairing, trained))
+        found.append(_layer(target, rotary, count, pairing, trained) | _also(target, rotary.layer_type, pairing))
         warnings += [w for w in rotary.warnings if w not in warnings]
     return {"layers": found, "warnings": [{"code": w.code, "key": w.key, "message": w.message} for w in warnings]}
 
@@ -89,6 +91,12 @@ def fates(plain: Array, scaled: Array, factor: float | None) -> tuple[Fate, ...]
     divided = np.isclose(scaled, plain / (factor or 1.0), rtol=1e-9, atol=0)
     both = zip(kept.tolist(), divided.tolist(), strict=True)
     return tuple("kept" if stays else "divided" if falls else "blended" for stays, falls in both)
+
+
+def _also(target: config.Source, kind: str, pairing: config.Pairing | None) -> dict[str, Any]:
+    """Return the growth of the queries of a kind of layer, as another encoding, if they grow."""
+    options = growth(target, kind, pairing=pairing)
+    return {} if options is None else {"also": {"query_temperature": options}}
 
 
 def _layer(

@@ -186,6 +186,9 @@ def test_a_bad_specification_is_one_line_before_anything_runs(subject, capsys, m
         (["FILE", "--output-format", "xml"], "--output-format must be text, json, github, sarif or junit; got xml"),
         (["FILE", "--json", "--output-format", "github"], "exclude each other"),
         ([], "give either TARGET or --exec COMMAND"),
+        (["--explain", "rope"], "--explain must be a convention; got 'rope'"),
+        (["FILE", "--explain", "rope_fn"], "Give no TARGET and no other format"),
+        (["--explain", "rope_fn", "--output-format", "sarif"], "Give no TARGET and no other format"),
         (["FILE", "--exec", "true"], "give either TARGET or --exec COMMAND"),
         (["--exec", "true"], "--exec needs a convention"),
     ],
@@ -198,6 +201,17 @@ def test_wrong_use_runs_nothing(subject, capsys, arguments, said):
     assert said in streams.err
     assert streams.err.count("\n") == 1
     assert "imports and runs" not in streams.err
+
+
+def test_a_convention_is_explained_as_text_and_as_json(capsys):
+    assert verify("--explain", "slopes_fn") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("slopes_fn\n  slopes(n_heads) -> list\n")
+    assert "    n_heads  8 to 16\n" in said
+    assert verify("--explain", "slopes_fn", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["convention"], found["arguments"]) == ("slopes_fn", {"n_heads": "8 to 16"})
+    assert found["words"]["bidirectional"] == "true or false"
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ LAYERS = [
     (EXAONE, {"sliding_attention": 6, "nope": 2}),
     ({**EXAONE, "sliding_window": None}, {"full_attention": 8}),
     (SCOUT, {"chunked_attention": 36, "nope": 12}),
+    ({**SCOUT, "attention_chunk_size": None}, {"full_attention": 36, "nope": 12}),
     # 0 says that there is no rotation
     ({**SCOUT, "num_hidden_layers": 3, "no_rope_layers": [0, 1, 1]}, {"nope": 1, "chunked_attention": 2}),
     (

@@ -46,7 +46,6 @@ REFUSED = {
     "type unknown": (llama({"rope_type": "magic", "rope_theta": 1e4}), ValueError, "got 'magic'"),
     "model type": ({"model_type": ["llama"]}, TypeError, "model_type must be a string"),
     "max below trained": (with_rope(LONG, original_max_position_embeddings=10**5), ValueError, "over the trained"),
-    "scaling of its own": ({"model_type": "gpt_oss", "head_dim": 64}, ValueError, "rope_parameters is missing"),
     "bases differ": (
         {**LLAMA, "model_type": "granite_swa", "layer_rope_theta": [1e4, 2e4], "layer_types": ["full_attention"] * 2}
         | {"num_hidden_layers": 2},

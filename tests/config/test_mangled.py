@@ -11,6 +11,7 @@ import pytest
 import sampling
 from config_sources import LLAMA, LLAMA3, LONG, SLIDING, YARN, llama
 from posenc import config, frequencies
+from published_sources import HUNYUAN, PARAMS, STEP, V4
 
 SEEDS = [
     LLAMA,
@@ -33,6 +34,8 @@ SEEDS = [
     {**LLAMA, "model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
     {**LLAMA, "model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}},
     {**LLAMA, "model_type": "bamba", "attn_layer_indices": [1, 3]},
+    *(V4, {**V4, "model_type": "v9"}, STEP, {**STEP, "model_type": "step9"}, HUNYUAN, PARAMS),
+    {**PARAMS, "sliding_window": [None, 8]},
 ]  # fmt: skip
 NASTY = [
     *(None, True, False, 0, 1, 2, -1, 3, 7, 64, 8192, 10_000, 10_001, 2**31, 2**63, 10**18, 10**300, 10**400, 10**5000),
@@ -134,5 +137,5 @@ def test_the_seeds_are_valid():
         rng = random.Random(0)
         for kind in kinds:
             if kind != "linear_attention" and source.get("model_type") != "gemma4_text":
-                frequencies.from_config(source, kind)
+                frequencies.from_config(source, kind, pairing="half")
         outcome(source, rng)

@@ -102,7 +102,7 @@ def test_a_text_inside_a_model_of_several_parts():
         ("qwen3_vl", {}, (11, 11, 10), "interleaved"),
         ("qwen3_vl", {"mrope_section": [16, 8, 8]}, (16, 8, 8), "interleaved"),
         ("ernie4_5_vl_moe", {"mrope_section": [13, 13, 6]}, (6, 13, 13), "time_last"),  # written row, column, time
-        ("neomme", {"full_attention": {}, "sliding_attention": {}}, (16, 16), "interleaved"),
+        ("neomme", {"full_attention": {}, "sliding_attention": {}}, (4, 4), "interleaved"),  # a quarter of the head
         ("hunyuan_vl", {"mrope_section": [8, 8, 8, 8]}, (8, 8, 8, 8), "doubled"),
         ("hunyuan_vl", {}, None, None),
         ("llama", {"mrope_section": [8, 12, 12]}, None, None),  # which does not read it

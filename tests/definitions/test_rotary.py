@@ -177,6 +177,18 @@ def test_axial_rope_three_axes_base_and_given_inv_freq() -> None:
     np.testing.assert_allclose(given, exponential(1.0, 12, pairs_of(12, "interleaved"), angles), atol=1e-14)
 
 
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_axial_rope_of_uneven_widths(pairing: Any) -> None:
+    """Widths 2, 6 and 4 of 12, base 1000: one pair; 1, 1/10 and 1/100; 1 and 1000^(-1/2) = 0.0316. Or as given."""
+    p, kw = np.array([2.0, 5.0, -1.0]), {"head_dim": 12, "widths": (2, 6, 4), "pairing": pairing}
+    angles = [2.0, 5.0, 0.5, 0.05, -1.0, -0.03162277660168379]
+    want = exponential(1.0, 12, pairs_of(12, pairing), angles)
+    np.testing.assert_allclose(axial_rope(p, base=1000.0, **kw)[0], want, rtol=0, atol=1e-14)
+    given = axial_rope(p, inv_freq=np.array([1.0, 1.0, 0.5, 0.1, 0.2, 2.0]), **kw)[1]
+    angles = [2.0, 5.0, 2.5, 0.5, -0.2, -2.0]
+    np.testing.assert_allclose(given, exponential(1.0, 12, pairs_of(12, pairing), angles), rtol=0, atol=1e-14)
+
+
 def test_axial_rope_typed() -> None:
     """[1, 1, 1, 1] in row 1, column 3: the vectors of one axis at 1 and at 3, side by side."""
     r_q, r_k = axial_rope(np.array([1, 3]), head_dim=4, pairing="interleaved")

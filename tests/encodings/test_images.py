@@ -84,6 +84,30 @@ def test_axial_rope_turns_each_axis_alone() -> None:
     assert torch.equal(right, torch.cat((torch.ones(4), turned)))
 
 
+DIFFUSION = {  # dimensions of each axis, base, and the frequency of the second and the last pair of each, by its code
+    "FLUX": ((16, 56, 56), 1e4, [(0.316227766, 0.000316227766), *[(0.719685673, 0.00013894955)] * 2]),
+    "Wan": ((44, 42, 42), 1e4, [(0.657933225, 0.00015199111), *[(0.644946677, 0.00015505158)] * 2]),
+    "CogVideoX": ((16, 24, 24), 1e4, [(0.316227766, 0.000316227766), *[(0.464158883, 0.00021544347)] * 2]),
+    "FLUX.2": ((32, 32, 32, 32), 2e3, [(0.621849981, 0.00080405245)] * 4),
+}
+
+
+@pytest.mark.parametrize("model", DIFFUSION)
+def test_axial_rope_is_that_of_diffusion_models(model: str) -> None:
+    """Their code: 1 / base ** (arange(0, width, 2) / width) for each axis, and complex numbers of neighbours."""
+    widths, base, printed = DIFFUSION[model]
+    speeds = [1 / base ** (torch.arange(0, w, 2).double() / w) for w in widths]
+    for speed, few in zip(speeds, printed, strict=True):
+        assert (float(speed[1]), float(speed[-1])) == pytest.approx(few, rel=1e-6)
+    pos = torch.tensor([[0, 3, 7, 1], [5, 1, 2, 4], [80, 60, 103, 9]])[:, : len(widths)]
+    angles = torch.cat([torch.outer(pos[:, axis].double(), speed) for axis, speed in enumerate(speeds)], -1)
+    q = torch.randn(1, 2, 3, sum(widths), dtype=torch.float64)
+    pairs = torch.view_as_complex(q.unflatten(-1, (-1, 2)).contiguous())
+    want = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+    rope = posenc.AxialRoPE(head_dim=sum(widths), base=base, widths=widths, pairing="interleaved")
+    torch.testing.assert_close(rope.rotate_q(q, rope.place(pos, dtype=torch.float64)), want, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(("head_dim", "n_axes"), [(6, 2), (8, 3)])
 def test_axial_rope_refuses_lanes_that_the_axes_cannot_share(head_dim: int, n_axes: int) -> None:
     with refuses(ValueError, "AxialRoPE: head_dim must be a multiple of", f"head_dim={head_dim}, n_axes={n_axes}"):

@@ -43,7 +43,7 @@ VALID: dict[str, dict[str, Any]] = {
 VALID["rope"] |= {"trainable": False, "attention_factor": 1.0, "score_factor": 1.0}
 VALID["stretched_rope"] |= {"inv_freq": None}
 VALID["mrope"] |= {"rotary_dim": 8, "rotary_side": "first", "attention_factor": 1.0, "score_factor": 1.0}
-VALID["axial_rope"] |= {"trainable": False}
+VALID["axial_rope"] |= {"trainable": False, "widths": None}
 VALID["dynamic_ntk"] |= {"attention_factor": 1.0, "score_factor": 1.0}
 VALID["longrope"] |= {"attention_factor": 1.0, "long_attention_factor": 1.0, "score_factor": 1.0}
 COUNTS = {
@@ -193,6 +193,15 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: posenc.AxialRoPE(head_dim=6), ValueError, "must be a multiple of 4, because 2 axes share its pairs"),
     (lambda: posenc.AxialRoPE(head_dim=8, n_axes=3), ValueError, "got head_dim=8, n_axes=3"),
     (lambda: posenc.AxialRoPE(head_dim=8, spectrum="even"), ValueError, "spectrum must be 'shared' or 'dealt'"),
+    (lambda: posenc.AxialRoPE(head_dim=8, widths=(4, 2)), ValueError, "add up to head_dim=8; got widths=(4, 2), which"),
+    (lambda: posenc.AxialRoPE(head_dim=8, widths=(5, 3)), ValueError, "widths must be even numbers of dimensions"),
+    (lambda: posenc.AxialRoPE(head_dim=8, widths=(8, 0)), ValueError, "widths must be even numbers of dimensions"),
+    (lambda: posenc.AxialRoPE(head_dim=8, widths=()), ValueError, "n_axes must be at least 1; got n_axes=0"),
+    (lambda: posenc.AxialRoPE(head_dim=8, widths=(2, 2)), ValueError, "up to 4. Sections count pairs: double them."),
+    (lambda: posenc.AxialRoPE(head_dim=8, widths=(4.0, 4)), TypeError, "widths must be whole numbers of dimensions"),
+    (lambda: posenc.AxialRoPE(head_dim=8, widths="44"), TypeError, "AxialRoPE: widths must be a list of numbers"),
+    (lambda: posenc.AxialRoPE(head_dim=8, n_axes=3, widths=(4, 4)), ValueError, "one number for each axis; got n_axes"),
+    (lambda: posenc.AxialRoPE(head_dim=8, spectrum="dealt", widths=(6, 2)), ValueError, "axes have equally many"),
     (lambda: posenc.MixedRoPE(n_kv_heads=2, head_dim=6), ValueError, "MixedRoPE: head_dim must be a multiple of 4"),
     (lambda: posenc.MixedRoPE(n_kv_heads=2, head_dim=5), ValueError, "MixedRoPE: head_dim must be a multiple of 4"),
     (lambda: posenc.LieRE(head_dim=9, block=4), ValueError, "LieRE: head_dim must be a multiple of block"),

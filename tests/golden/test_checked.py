@@ -79,6 +79,16 @@ def test_a_right_port_passes(name, vectors, tmp_path):
     assert (report.status, report.causes, report.not_judged) == ("pass", (), ())
 
 
+def test_axes_that_the_golden_vectors_lack_are_not_judged(tmp_path):
+    model = {"model_type": "hunyuan_vl_text", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2}
+    model |= {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    model["rope_parameters"] |= {"mrope_section": [4, 4, 4, 4]}
+    golden.write_config(model, tmp_path / "vectors", form="npy")
+    report = golden.check(tmp_path / "vectors", written(tmp_path / "vectors", tmp_path / "port"))
+    kind, why = "full_attention: images, whose tokens have another position on each of 4 axes", "positions of text only"
+    assert (report.status, report.not_judged) == ("pass", (f"{kind}: these golden vectors have {why}",))
+
+
 FAULTS = [
     ("llama-3.1-8b", plain(), "rope.config.scaling_ignored", 1),
     ("llama-3.1-8b", plain(1e4), "rope.config.theta_not_read", 1),
@@ -124,7 +134,7 @@ def test_a_fault_is_found_by_name(name, change, code, first, only, vectors, tmp_
     (cause,) = report.causes
     assert cause.code in rules.known()
     assert cause.message
-    assert cause.help
+    assert cause.fix
     case = cause.smallest_case
     assert {"layer", "file", "position", "pair", "found", "expected"} <= set(case)
     assert abs(case["found"] - case["expected"]) > 1e-6
@@ -246,6 +256,7 @@ def test_files_that_are_missing_or_of_another_shape(vectors, tmp_path):
     np.save(out / layer["files"]["cos"], np.zeros((3, 64)))
     report = golden.check(directory, out)
     assert [cause.code for cause in report.causes] == ["subject.shape"]
+    assert "(3, 64), but the golden vectors have (25, 64): gain * cos(" in report.causes[0].message
     cos = np.load(directory / layer["files"]["cos"])
     cos[3, 5] = np.nan
     np.save(out / layer["files"]["cos"], cos)
@@ -286,3 +297,30 @@ def test_bad_input_is_refused(vectors, tmp_path):
     (copied / "manifest.json").write_text(json.dumps(manifest))
     with refuses(ValueError, "may only name files of its own directory"):
         golden.check(copied, out)
+
+
+STRANGE = {  # what a port wrote as cos: the error
+    "a list": ([[1.0]], 'cos must be {"dtype": "float32", "shape"'),
+    "no data": ({"dtype": "float32", "shape": [1]}, "got ['dtype', 'shape']"),
+    "words": ({"dtype": "float32", "shape": [1], "data": ["a"]}, "cannot be read"),
+    "a huge number": ({"dtype": "float32", "shape": [1], "data": [10**400]}, "too large"),
+    "a huge integer": ({"dtype": "int64", "shape": [1], "data": [10**30]}, "too large"),
+    "complex": ({"dtype": "complex64", "shape": [1], "data": [1.0]}, "cos has dtype 'complex64'"),
+    "no array": (5, "got int"),
+}
+
+
+@pytest.mark.parametrize("wrote", STRANGE)
+def test_json_that_is_no_array_is_refused(wrote, tmp_path):
+    golden.write_config("llama-2-7b", tmp_path / "golden", form="json")
+    (tmp_path / "port").mkdir()
+    content, said = STRANGE[wrote]
+    (tmp_path / "port" / "full_attention.json").write_text(json.dumps({"cos": content}))
+    with refuses(ValueError, "golden check:", said):
+        golden.check(tmp_path / "golden", tmp_path / "port")
+
+
+def test_an_empty_file_is_refused(vectors, tmp_path):
+    (tmp_path / "full_attention.cos.npy").write_bytes(b"")
+    with refuses(ValueError, "golden check:", "cannot be read"):
+        golden.check(vectors("llama-2-7b"), tmp_path)

@@ -148,7 +148,7 @@ def test_a_port_is_judged(source, kind, port, code, first, tmp_path):
         return
     assert [cause.code for cause in report.causes] == [code]
     (cause,) = report.causes
-    assert cause.help
+    assert cause.fix
     case = cause.smallest_case
     assert (case["layer"], case["file"], case["position"]) == (kind, "query_scale", first)
     assert case["found"] == pytest.approx(float(port(np.array([first]))[0]), rel=1e-6)

@@ -11,13 +11,14 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 
 from peers.config_peers import MAPPED
 from posenc.config import models, reads
+from posenc.config.defaults import DEFAULTS
 from posenc.verify.configs import judge
 from small_models import finite
 
 # whose code asks the field itself and not the parameters; or whose class wants another value than the one below
 APART = {"codegen", "gptj", "roformer", "esm", "neomme", "ultrabert", "step3p5"}
 # which fill in parameters of their own where a file has none; a base next to them is then not read
-FILLED = reads._FILLED | models.OWN_SCALING
+FILLED = set(DEFAULTS)
 NUMBERS = {**dict.fromkeys(reads.BASES + reads.LOCAL_BASES, 12345.0), **dict.fromkeys(reads.SHARES, 0.3125)}
 
 

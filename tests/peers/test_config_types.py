@@ -19,9 +19,8 @@ ODD = {"glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text"}
 # no module of its own; a second module first; by the axes of a grid, which for text is the same
 ELSEWHERE = {"blt", "gptj", "codegen", "roformer", "granite4_vision_text", "internlm3", "iquestcoder"}
 ELSEWHERE |= {"cohere_compass_text", "dots3_note_audio_encoder", "dots3_note_text", "ernie4_5_vl_moe_text", "evolla"}
-# its own base for the first kind of layer, in the new spelling only; or its own list of layers
-APART = {"deepseek_v4", "laguna", "mellum", "mimo_v2_flash", "neomme", "ultrabert", "zaya"}
-APART |= {"bamba", "falcon_h1", "granitemoehybrid", "recurrent_gemma", "zamba2"}
+# its own labels for kinds of layers; or its own list of layers
+APART = {"deepseek_v4", "bamba", "falcon_h1", "granitemoehybrid", "recurrent_gemma", "zamba2"}
 OF_ONE_LENGTH = {"zamba2"}  # its list does not follow the number of layers
 # a function for halves stands next to the one that is used, apply_rotary_pos_emb_interleave
 BOTH = {"axk1", "axk2", "deepseek_v3", "deepseek_v32", "dots3_note_text", "glm4_moe_lite", "mistral4", "youtu"}
@@ -69,7 +68,7 @@ def test_missing_sizes_bases_and_kinds_are_filled_in_as_theirs(name):
     for key, filled in (("hidden_size", "hidden_size"), ("max_position_embeddings", "max_len")):
         value = getattr(config.models.TYPES[name], filled)
         assert value is None or getattr(theirs, key) == value
-    if name not in ODD | ELSEWHERE | APART | config.models.OWN_SCALING and "rope_parameters" in written:
+    if name not in ODD | ELSEWHERE | APART and "rope_parameters" in written:
         kinds = written.get("layer_types") or ["full_attention"] * 2
         kind = next((kind for kind in kinds if kind not in STILL), None)
         rope = written["rope_parameters"] if written["rope_parameters"] else {}

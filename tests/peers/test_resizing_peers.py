@@ -42,13 +42,14 @@ def test_the_rule_transformers_is_that_of_its_models(config, cls, size):
 def test_other_rules_are_the_arguments_that_their_programs_publish(size):
     """torchvision, models/vision_transformer.py, interpolate_embeddings; DINOv2, models/vision_transformer.py,
     interpolate_pos_encoding with its default interpolate_offset of 0.1; timm, layers/pos_embed.py; transformers,
-    models/siglip2."""
+    models/siglip2 and qwen3_vl (fast_pos_embed_interpolate: four corners)."""
     ours = table()
     scale = ((size[0] + 0.1) / 8, (size[1] + 0.1) / 8)
     published = {
         "torchvision": patches(ours, size, mode="bicubic", align_corners=True),
         "timm": patches(ours, size, mode="bicubic", antialias=True),
         "siglip2": patches(ours, size, mode="bilinear", antialias=True),
+        "qwen3_vl": patches(ours, size, mode="bilinear", align_corners=True),
         "bilinear": patches(ours, size, mode="bilinear"),
     }
     if size != (8, 8):  # where DINOv2 leaves its table as it is

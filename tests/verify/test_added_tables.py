@@ -120,6 +120,8 @@ TEXTS = [
     ("pass", Grows(new_rows), {**LEARNED, "table_rows": 12}),
     ("pass", Grows(stretched(False)), LEARNED),
     ("pass", Grows(stretched(True)), {**LEARNED, "max_positions": 30}),
+    ("pass", Grows(stretched(True)), {**LEARNED, "interpolation": "ends"}),
+    ("learned.interpolation.rule", Grows(stretched(True)), {**LEARNED, "interpolation": "cells"}),
     ("learned.wrapped", Grows(restarted), LEARNED),
     ("learned.wrapped", Grows(restarted, keeps=True), {**LEARNED, "max_positions": 30}),
     ("learned.table_too_short", Grows(repeated), LEARNED),
@@ -149,7 +151,7 @@ def test_a_finding_of_a_far_row_says_which_it_is():
     assert cause.smallest_case["x"] == [1, 40_009, D]
     cause = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED).causes[0]
     assert "at position 12; found 0, expected 12" in cause.message
-    assert "refuse longer texts" in cause.help
+    assert "refuse longer texts" in cause.fix
 
 
 class Table(nn.Module):
@@ -280,6 +282,61 @@ IMAGES = [
     ("learned.not_used", Table((40, D), lambda t, h, w: 0 * t[0][:, None, None]), {}),
     ("cannot_tell", Net(), {}),  # what passes through a network is no table
 ]
+
+
+def corners(side=7):
+    """Read a table at even steps from corner to corner, by the four entries around each place."""
+
+    def lay(table, h, w):
+        (y, x), grid = (torch.arange(n) * (side - 1) / max(n - 1, 1) for n in (h, w)), table.reshape(side, side, D)
+        lines = [torch.relu(1 - (at[:, None] - torch.arange(side)).abs()) for at in (y, x)]
+        return torch.einsum("hr,wc,rcd->dhw", *lines, grid)
+
+    return lay
+
+
+def ruled(first=0, **how):
+    return Table((49 + first, D), lambda t, h, w: resized(t, h, w, first=first, **how))
+
+
+def by_offset(table, h, w):
+    grid = table.reshape(1, 7, 7, D).permute(0, 3, 1, 2)
+    return F.interpolate(grid, scale_factor=((h + 0.1) / 7, (w + 0.1) / 7), mode="bicubic")[0]
+
+
+ALIGNED = {"mode": "bilinear", "align_corners": True}
+RULES = {  # by the name of the rule: code that reads a table by it
+    "timm": ruled(mode="bicubic", antialias=True),
+    "transformers": ruled(1, mode="bicubic"),
+    "torchvision": ruled(mode="bicubic", align_corners=True),
+    "dinov2": Table((49, D), by_offset),
+    "siglip2": ruled(mode="bilinear", antialias=True),
+    "qwen3_vl": Table((49, D), corners()),
+    "bilinear": ruled(mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("used", RULES)
+def test_the_rule_of_interpolation_is_judged_if_it_is_declared_and_named_if_not(used):
+    for asked in RULES:
+        status, code = judge(RULES[used], "additive_2d_module", IMAGE | {"interpolation": asked})
+        assert (status, code) == (("pass", "") if asked == used else ("fail", "learned.interpolation.rule"))
+    report = verify.check(RULES[used], convention="additive_2d_module", spec=IMAGE)
+    assert f"the rule of interpolation: {used} is used; declare interpolation" in " ".join(report.not_judged)
+
+
+def test_tables_without_a_rule_of_interpolation():
+    def left(subject, **more):
+        report = verify.check(subject, convention="additive_2d_module", spec=IMAGE | more)
+        return report.status, [words for words in report.not_judged if "interpolation" in words]
+
+    assert left(ROWS) == ("pass", [])
+    assert left(Table((1, D, 9, 9), middle), interpolation="timm") == ("fail", [])
+    assert left(ruled(mode="bilinear", align_corners=True), interpolation=ALIGNED) == ("pass", [])
+    alone = "the rule of interpolation: only images of the table's own size, 6 x 6, work"
+    assert left(Table((D, 6, 6), lambda t, h, w: t), interpolation="timm") == ("pass", [alone])
+    with pytest.raises(ValueError, match="verify: interpolation: rule must be 'timm', 'transformers'"):
+        left(ROWS, interpolation="cubic")
 
 
 @pytest.mark.parametrize(("want", "subject", "more"), IMAGES)

@@ -1,5 +1,7 @@
 """Rotations over several axes: faults and correct variants of tables, of functions, and of M-RoPE's sections."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -126,10 +128,289 @@ SECTIONS = {
     "restart": (mrope(BLOCKS, 50000.0 ** (-NUMBER / 32)), MROPE, "mrope.frequency.restart"),
     "base": (mrope(BLOCKS, base=1e6), MROPE, "mrope.config.theta_not_read"),
     "exponents": (mrope(BLOCKS, base=50000.0**0.5), MROPE, "mrope.frequency.exponents"),
-    "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.frequency.mismatch"),
+    "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.config.theta_not_read"),
     "one pair": (mrope(np.where(np.arange(32) == 9, 2, BLOCKS)), MROPE, "mrope.mismatch"),
     "rounded, in two ways": (lambda i: mrope(BLOCKS, None, 1e4)(i.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
     "rounded": (lambda ids: mrope(BLOCKS)(ids.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
+}
+
+
+def full_tables(widths, cuts, rows):
+    """Return rope(x, positions) with a cosine and a sine for each dimension, cut by axis: as Wan, or as CogVideoX."""
+    freq = ladder(widths).repeat_interleave(2)
+    axis = torch.repeat_interleave(torch.arange(len(cuts)), torch.tensor(cuts))
+
+    def rope(x, positions):
+        angle = (positions.double()[..., axis] * freq)[:, None]
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        if rows == "Wan":
+            u, v, cos, sin = x[..., 0::2], x[..., 1::2], cos[..., 0::2], sin[..., 1::2]
+            return torch.stack((u * cos - v * sin, u * sin + v * cos), -1).flatten(-2)
+        return x * cos + torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2) * sin
+
+    return rope
+
+
+CUT, ORDER = "mrope.section_cut", "mrope.section_order"
+
+
+def ladder(widths, base=10000.0, over=None, start=0):
+    """Return base^(-2k / width) of each axis, pair by pair, as diffusion models compute them."""
+    bases = base if isinstance(base, tuple) else (base,) * len(widths)
+    return torch.cat(
+        [b ** (-(torch.arange(0, w, 2).double() + start) / (over or w)) for w, b in zip(widths, bases, strict=True)]
+    )
+
+
+def follow(widths):
+    return torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths) // 2)
+
+
+def axial(widths, freq=None, axes=None, **more):
+    """Return angles(position_ids): each axis has its own frequencies, and its own pairs."""
+    freq, axes = ladder(widths, **more) if freq is None else freq, follow(widths) if axes is None else axes
+    return lambda ids: ids.double()[axes].T * freq
+
+
+def columns(widths, cuts):
+    """Return angles as Wan's tables give them: neighbouring columns of cosines and sines, cut by axis."""
+    freq = ladder(widths).repeat_interleave(2)
+    axis = torch.repeat_interleave(torch.arange(len(cuts)), torch.tensor(cuts))
+
+    def angles(ids):
+        columns = ids.double()[axis].T * freq
+        return torch.atan2(columns[:, 1::2].sin(), columns[:, 0::2].cos())
+
+    return angles
+
+
+def turn(angles, pairing="interleaved", gain=1.0, cut=None):
+    """Return rope(x, positions) on any number of axes, by the angles of one row of positions."""
+
+    def rope(x, positions):
+        angle = torch.stack([angles(row.T) for row in positions])[:, None].to(x.dtype)
+        n = 2 * angle.shape[-1]
+        x, rest = x[..., :n], x[..., n:]
+        u, v = (x[..., ::2], x[..., 1::2]) if pairing == "interleaved" else x.chunk(2, -1)
+        y = u * angle.cos() - v * angle.sin(), v * angle.cos() + u * angle.sin()
+        y = torch.stack(y, -1).flatten(-2) if pairing == "interleaved" else torch.cat(y, -1)
+        return torch.cat((y * gain, rest), -1)
+
+    return rope
+
+
+WAN, FLUX, COG = (44, 42, 42), (16, 56, 56), (16, 24, 24)
+WAN_SPEC = {"encoding": "axial_rope", "head_dim": 128, "widths": [44, 42, 42]}
+FLUX_SPEC = {"encoding": "rope", "ladder": "axis", "head_dim": 128, "axes_dim": [16, 56, 56]}
+COG_SPEC = {"encoding": "axial_rope", "head_dim": 64, "section": [8, 12, 12]}
+COSMOS = (10000.0, 20000.0, 40000.0)
+FOUR_SPEC = {"encoding": "axial_rope", "head_dim": 128, "base": 2000.0, "n_axes": 4}
+HALF_WAY = torch.cat((ladder((64,))[:32], ladder((64,))[:32]))
+AXIAL = {
+    "Wan": (axial(WAN), WAN_SPEC, "pass"),
+    "FLUX": (axial(FLUX), FLUX_SPEC, "pass"),
+    "CogVideoX": (axial(COG), COG_SPEC, "pass"),
+    "FLUX.2": (axial((32,) * 4, base=2000.0), FOUR_SPEC, "pass"),
+    "Cosmos": (axial(WAN, base=COSMOS), WAN_SPEC | {"base": list(COSMOS)}, "pass"),
+    "Cosmos, one base": (axial(WAN), WAN_SPEC | {"base": list(COSMOS)}, "mrope.config.theta_not_read"),
+    "M-RoPE with a series for each axis": (axial(COG), COG_SPEC | {"encoding": "mrope", "ladder": "axis"}, "pass"),
+    "clockwise": (lambda ids: -axial(WAN)(ids), WAN_SPEC, "pass"),
+    "from 1": (lambda ids: axial(WAN)(ids + 1), WAN_SPEC, "equivalent"),
+    "float32": (lambda ids: axial(WAN)(ids).float(), WAN_SPEC, "pass"),
+    "one series": (axial(WAN, ladder((128,))), WAN_SPEC, "mrope.frequency.one_series"),
+    "a series for each, not asked": (
+        axial(WAN),
+        {"encoding": "mrope", "head_dim": 128, "section": [22, 21, 21]},
+        "mrope.frequency.restart",
+    ),
+    "over the head": (axial(WAN, over=128), WAN_SPEC, "mrope.frequency.width"),
+    "over a third": (axial(WAN, over=128 / 3), WAN_SPEC, "mrope.frequency.width"),
+    "over the width of time": (axial(FLUX, over=16), FLUX_SPEC, "mrope.frequency.width"),
+    "columns cut by thirds": (columns((24, 20, 20), (22, 21, 21)), COG_SPEC | {"section": [12, 10, 10]}, CUT),
+    "cut by thirds": (axial(COG, axes=follow((22, 22, 20))), COG_SPEC, CUT),
+    "cut as FLUX": (axial(WAN, axes=follow(FLUX)), WAN_SPEC, CUT),
+    "cut where others end": (axial(WAN, axes=follow((42, 42, 44))), WAN_SPEC, CUT),
+    "sections in dimensions": (axial(COG, axes=follow((32, 48, 48))[:32]), COG_SPEC, "mrope.section_scale"),
+    "rows and columns exchanged": (axial(WAN, axes=torch.tensor([0, 2, 1])[follow(WAN)]), WAN_SPEC, ORDER),
+    "width first": (axial(WAN, axes=torch.tensor([2, 1, 0])[follow(WAN)]), WAN_SPEC, ORDER),
+    "time last": (axial((56, 56, 16)), FLUX_SPEC, ORDER),
+    "time last, all of it": (
+        axial((56, 56, 16), axes=torch.tensor([1, 2, 0])[follow((56, 56, 16))]),
+        FLUX_SPEC,
+        ORDER,
+    ),
+    "two axes of four exchanged": (
+        axial((32,) * 4, base=2000.0, axes=torch.tensor([0, 1, 3, 2])[follow((32,) * 4)]),
+        FOUR_SPEC,
+        ORDER,
+    ),
+    "one axis": (axial(FLUX, axes=follow(FLUX) * 0), FLUX_SPEC, "mrope.axes_collapsed"),
+    "alternating": (
+        axial(COG, freq=ladder((22, 22, 20))[[0, 11, 22, 1, 12, 23, 2, 13, 24] + [*range(3, 11)] * 2 + [3] * 7]),
+        COG_SPEC,
+        "mrope.frequency.mismatch",
+    ),
+    "base": (axial(WAN, base=1e6), WAN_SPEC, "mrope.config.theta_not_read"),
+    "base of FLUX.2": (axial((32,) * 4), FOUR_SPEC, "mrope.config.theta_not_read"),
+    "rounded": (lambda ids: axial(WAN)(ids.bfloat16()), WAN_SPEC, "mrope.precision.positions_bf16"),
+    "time counts double": (
+        lambda ids: axial(WAN)(ids * torch.tensor([[2], [1], [1]])),
+        WAN_SPEC,
+        "mrope.coordinates_wrong",
+    ),
+    "mirrored": (lambda ids: axial(WAN)(ids * torch.tensor([[1], [-1], [1]])), WAN_SPEC, "mrope.coordinates_wrong"),
+    "time ignored": (
+        lambda ids: axial(WAN)(ids * torch.tensor([[0], [1], [1]])),
+        WAN_SPEC,
+        "mrope.coordinates_wrong",
+    ),
+    "height twice": (axial(WAN, axes=torch.tensor([0, 1, 1])[follow(WAN)]), WAN_SPEC, "mrope.axis_repeated"),
+    "summed": (lambda ids: axial(WAN)(ids.sum(0).expand(3, -1)), WAN_SPEC, "mrope.mismatch"),
+    "frequencies rounded": (
+        axial(WAN, ladder(WAN).bfloat16().double()),
+        WAN_SPEC,
+        "mrope.precision.frequencies_bf16",
+    ),
+    "from the second exponent": (axial(WAN, ladder(WAN, start=2)), WAN_SPEC, "mrope.frequency.exponents"),
+    "last pair at the base": (
+        axial(WAN, torch.cat([1e4 ** -torch.linspace(0, 1, w // 2).double() for w in WAN])),
+        WAN_SPEC,
+        "mrope.frequency.exponents",
+    ),
+    "base of HunyuanVideo": (axial(FLUX, base=256.0), FLUX_SPEC, "mrope.config.theta_not_read"),
+    "other bases of rows and columns": (axial(WAN, base=(1e4, 777.0, 777.0)), WAN_SPEC, "mrope.config.theta_not_read"),
+    "a byte": (lambda ids: axial(WAN)(ids % 256), WAN_SPEC, "mrope.table.wraps"),
+    "a table's end": (lambda ids: axial(WAN)(ids.clamp(max=1023)), WAN_SPEC, "mrope.table.wraps"),
+    "halved": (lambda ids: axial(WAN)(ids // 2), WAN_SPEC, "mrope.table.wraps"),
+    "one pair": (axial(WAN, axes=torch.where(torch.arange(64) == 9, 2, follow(WAN))), WAN_SPEC, "mrope.mismatch"),
+}
+INTERLEAVED = WAN_SPEC | {"layout": "interleaved"}
+COG64 = {"encoding": "axial_rope", "head_dim": 64, "section": [12, 10, 10], "layout": "interleaved"}
+TURNED = {
+    "tables cut as Wan's were": (full_tables((24, 20, 20), (22, 21, 21), "Wan"), COG64, CUT),
+    "tables cut, rows of two angles": (full_tables((24, 20, 20), (22, 21, 21), "Cog"), COG64, CUT),
+    "tables cut as made": (full_tables((24, 20, 20), (24, 20, 20), "Cog"), COG64, "pass"),
+    "positions exchanged": (lambda x, p: turn(axial(WAN))(x, p[..., [0, 2, 1]]), INTERLEAVED, ORDER),
+    "rows share": (lambda x, p: turn(axial(WAN))(x, p[:1].expand_as(p)), INTERLEAVED, "rope.batch.rows_share"),
+    "mirrored": (
+        lambda x, p: turn(axial(WAN))(x, p * torch.tensor([1, -1, 1])),
+        INTERLEAVED,
+        "mrope.coordinates_wrong",
+    ),
+    "no gradient": (lambda x, p: turn(axial(WAN))(x.detach(), p), INTERLEAVED, "rope2d.grad.severed"),
+    "Wan": (turn(axial(WAN)), INTERLEAVED, "pass"),
+    "Cosmos, half": (turn(axial(WAN), "half"), WAN_SPEC, "pass"),
+    "FLUX.2": (turn(axial((32,) * 4, base=2000.0)), FOUR_SPEC | {"layout": "interleaved"}, "pass"),
+    "two uneven axes": (
+        turn(axial((40, 24))),
+        {"encoding": "axial_rope", "head_dim": 64, "widths": [40, 24], "order": "yx", "layout": "interleaved"},
+        "pass",
+    ),
+    "two uneven axes, exchanged": (
+        turn(axial((40, 24), axes=1 - follow((40, 24)))),
+        {"encoding": "axial_rope", "head_dim": 64, "widths": [40, 24], "order": "yx", "layout": "interleaved"},
+        "rope2d.axes_swapped",
+    ),
+    "clockwise": (turn(lambda ids: -axial(WAN)(ids)), INTERLEAVED, "equivalent"),
+    "half for interleaved": (
+        turn(axial(WAN), "half"),
+        INTERLEAVED,
+        "rope2d.layout.wrong_pairing",
+    ),
+    "one series": (
+        turn(axial(WAN, ladder((128,)))),
+        INTERLEAVED,
+        "mrope.frequency.one_series",
+    ),
+    "cut as FLUX": (turn(axial(WAN, axes=follow(FLUX))), INTERLEAVED, CUT),
+    "rows and columns": (
+        turn(axial(WAN, axes=torch.tensor([0, 2, 1])[follow(WAN)])),
+        INTERLEAVED,
+        ORDER,
+    ),
+    "base": (turn(axial(WAN, base=1e6)), INTERLEAVED, "mrope.config.theta_not_read"),
+}
+
+
+def yarn(width, base=1e7, factor=4.0, original=262144, over=None):
+    """Return YaRN's frequencies in the words of the paper, section 3.2, with whole ends of the ramp."""
+    i, d = torch.arange(width // 2).double(), over or width
+    plain = base ** (-2 * i / width)
+    low = math.floor(d * math.log(original / (32 * 2 * math.pi)) / (2 * math.log(base)))
+    high = math.ceil(d * math.log(original / (1 * 2 * math.pi)) / (2 * math.log(base)))
+    ramp = ((i - low) / (high - low)).clamp(0, 1)
+    return plain * (1 - ramp) + plain / factor * ramp
+
+
+QUARTER = {  # of Qwen3.5: a quarter of heads of 256, interleaved
+    "model_type": "qwen3_5_text",
+    "head_dim": 256,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e7,
+        "factor": 4.0,
+        "original_max_position_embeddings": 262144,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+        "mrope_interleaved": True,
+    },
+}
+TURNS = np.array([0, 1, 2] * 10 + [0, 1])
+BY_WORDS = {
+    "encoding": "mrope",
+    "head_dim": 256,
+    "partial_rotary_factor": 0.25,
+    "base": 1e7,
+    "section": [11, 11, 10],
+    "interleaved": True,
+    "scaling": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 262144,
+}
+GAIN = 0.1 * math.log(4.0) + 1
+STRETCHED = {
+    "YaRN by config": (mrope(TURNS, yarn(64)), {"config": QUARTER}, "pass"),
+    "YaRN by words": (mrope(TURNS, yarn(64)), BY_WORDS, "pass"),
+    "not scaled": (mrope(TURNS, base=1e7), BY_WORDS, "rope.config.scaling_ignored"),
+    "linear": (mrope(TURNS, 1e7 ** (-torch.arange(32).double() / 32) / 4), BY_WORDS, "rope.scaling.as_linear"),
+    "over the head": (mrope(TURNS, yarn(256)[:32]), BY_WORDS, "mrope.frequency.width"),
+    "the ramp over the head": (
+        mrope(TURNS, yarn(64, original=4096, over=256)),
+        BY_WORDS | {"original_max_position_embeddings": 4096},
+        "mrope.frequency.width",
+    ),
+    "blocks": (mrope(np.repeat(range(3), [11, 11, 10]), yarn(64)), BY_WORDS, "mrope.interleaving_ignored"),
+    "plain, over the head": (
+        mrope(TURNS, 1e7 ** (-torch.arange(32).double() / 128)),
+        {
+            name: value
+            for name, value in BY_WORDS.items()
+            if name not in ("scaling", "factor", "original_max_position_embeddings")
+        },
+        "mrope.frequency.width",
+    ),
+}
+PLANS = {
+    "time last": (
+        mrope(np.array([1, 2] * 12 + [0] * 8), base=1e4),
+        {"encoding": "videorope", "head_dim": 64, "section": [8, 12, 12]},
+        "pass",
+    ),
+    "a list": (
+        mrope(np.array([0, 0, 1, 2, 1, 2, 1, 2] * 4), base=1e4),
+        {"head_dim": 64, "axes": [0, 0, 1, 2, 1, 2, 1, 2]},
+        "pass",
+    ),
+    "blocks for time last": (
+        mrope(np.repeat(range(3), [8, 12, 12]), base=1e4),
+        {"head_dim": 64, "axes": "time_last", "section": [8, 12, 12]},
+        "mrope.interleaving_ignored",
+    ),
+    "time does not rotate": (
+        mrope(np.array([1, 2] * 12 + [0] * 8), torch.where(torch.arange(32) < 24, 1e4 ** (-torch.arange(32) / 32), 0)),
+        {"encoding": "hope_video", "head_dim": 64, "section": [8, 12, 12]},
+        "pass",
+    ),
 }
 
 
@@ -173,6 +454,22 @@ CASES = [
         ("rope_axes_fn", FUNCTIONS),
         ("mrope_fn", SECTIONS),
         ("mrope_positions_fn", BUILDERS),
+        ("mrope_fn", AXIAL),
+        ("mrope_fn", STRETCHED),
+        ("mrope_fn", PLANS),
+        ("rope_axes_fn", TURNED),
+        (
+            "rope_axes_fn",
+            {
+                name: (turn(subject, "half", gain=GAIN), spec, want)
+                for name, (subject, spec, want) in STRETCHED.items()
+                if name.startswith(("YaRN", "not"))
+            }
+            | {
+                "no gain": (turn(mrope(TURNS, yarn(64)), "half"), BY_WORDS, "rope.yarn.gain_lost"),
+                "gain squared": (turn(mrope(TURNS, yarn(64)), "half", GAIN**2), BY_WORDS, "rope.yarn.gain_squared"),
+            },
+        ),
     )
     for name, case in cases.items()
 ]
@@ -196,7 +493,10 @@ def test_what_is_not_asked_for_is_not_judged():
 
 @pytest.mark.parametrize(
     ("convention", "spec"),
-    [("rope2d_table_fn", ROWS), ("rope_axes_fn", PLACED), ("mrope_fn", MROPE), ("mrope_positions_fn", {})],
+    [
+        *[("rope2d_table_fn", ROWS), ("rope_axes_fn", PLACED), ("mrope_fn", MROPE), ("mrope_positions_fn", {})],
+        *[("mrope_fn", WAN_SPEC), ("mrope_fn", BY_WORDS), ("rope_axes_fn", INTERLEAVED)],
+    ],
 )
 def test_every_fault_is_named_or_an_earlier_one_predicts_the_same(convention, spec):
     family = family_of(convention, spec)
@@ -221,17 +521,41 @@ def test_the_unfaulted_builder_is_the_definition(after):
         assert np.array_equal(family.predict(family.truth, case), want)
 
 
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("section", [1, 2, 3]),
-        ("scaling", {"rope_type": "yarn", "factor": 4.0}),
-        ("order", "rows"),
-        ("ladder", "both"),
-        ("padding", "left"),
-    ],
-)
-def test_a_specification_that_says_something_impossible_is_refused(word, value):
-    convention, spec = ("mrope_fn", MROPE) if word in ("section", "scaling") else ("rope2d_table_fn", ROPE2D)
-    with pytest.raises(ValueError, match=word):
-        check(table(), convention=convention, spec=spec | {word: value})
+REFUSED = [
+    ("rope2d_table_fn", ROPE2D | {"order": "rows"}, "order must be"),
+    ("rope2d_table_fn", ROPE2D | {"ladder": "both"}, "ladder must be one of axis, shared, dealt"),
+    ("rope2d_table_fn", ROPE2D | {"padding": "left"}, "does not read 'padding'"),
+    ("rope2d_table_fn", ROPE2D | {"section": [4, 4, 8]}, "has two axes with 16 pairs"),
+    ("rope2d_table_fn", WOVEN | {"widths": [12, 20]}, "axes that alternate have equally many pairs"),
+    ("mrope_fn", MROPE | {"section": [1, 2, 3]}, "need section .* with sum 32"),
+    ("mrope_fn", MROPE | {"section": [16, 24, 24]}, "section counts pairs: write widths for dimensions"),
+    ("mrope_fn", WAN_SPEC | {"widths": [44, 42, 40]}, "widths must be even numbers of dimensions with sum 128"),
+    ("mrope_fn", WAN_SPEC | {"section": [20, 22, 22]}, "contradict section"),
+    ("mrope_fn", WAN_SPEC | {"n_axes": 2}, "n_axes is 2, but 3 axes"),
+    ("mrope_fn", {"head_dim": 64, "n_axes": 3}, "3 axes cannot share 32 pairs evenly"),
+    ("mrope_fn", WAN_SPEC | {"base": [1e4, 1e4]}, "a list of bases has one for each axis"),
+    ("mrope_fn", MROPE | {"base": [1e4] * 3}, "a list of bases has one for each axis"),
+    ("mrope_fn", MROPE | {"axes": "rows"}, "axes must be blocks, interleaved"),
+    ("mrope_fn", MROPE | {"axes": [0, 1, 2]}, "Leave section out"),
+    ("mrope_fn", MROPE | {"rotary_side": "last"}, "mrope_fn does not read 'rotary_side'"),
+    ("mrope_fn", MROPE | {"scaling": "dynamic", "factor": 2.0, "max_positions": 2048}, "do not depend on the length"),
+    ("rope_axes_fn", WAN_SPEC | {"order": "yx"}, "order names two axes"),
+]
+
+
+@pytest.mark.parametrize(("convention", "spec", "words"), REFUSED)
+def test_a_specification_that_says_something_impossible_is_refused(convention, spec, words):
+    with pytest.raises(ValueError, match=words):
+        check(table(), convention=convention, spec=spec)
+
+
+def test_a_pass_says_what_was_not_asked():
+    report = check(mrope(TURNS, yarn(64)), convention="mrope_fn", spec=BY_WORDS)
+    assert "the gain 1.13863, which angles do not show" in report.not_judged
+    assert "negative positions, and positions that are not whole numbers" in report.not_judged
+
+
+def test_a_message_of_a_list_of_bases_names_all():
+    report = check(axial(WAN), convention="mrope_fn", spec=WAN_SPEC | {"base": list(COSMOS)})
+    said = "all axes have the base 10,000; those of the axes should be 10,000, 20,000, 40,000"
+    assert report.causes[0].message == said

@@ -209,8 +209,15 @@ def square_only(hidden):
     return bias
 
 
-def one_query_sees_all(h, q, k):
-    return windowed(4)(h, q, k) if q > 1 else alibi()(h, q, k)
+def dropped(where, window=64):
+    """Return a window that some calls drop."""
+    return lambda h, q, k: (alibi(mask=lambda d: d < 0) if where(q, k) else windowed(window))(h, q, k)
+
+
+def refuses_parts(h, q, k):
+    if q not in (1, k):
+        raise ValueError("one query, or as many as keys")
+    return alibi()(h, q, k)
 
 
 def windowed_mod(window, value=-INF, n=8):
@@ -224,7 +231,10 @@ WINDOWS = {
     "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
     "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),
     "both sides, another size": (windowed(9, both=True), {"window": 5}, "fail", "mask.window"),
-    "none for one query": (one_query_sees_all, {**CAUSAL, "window": 4}, "fail", "mask.window"),
+    "none for one query": (dropped(lambda q, k: q == 1, 4), {**CAUSAL, "window": 4}, "fail", "mask.window"),
+    "64, none for one query": (dropped(lambda q, k: q == 1), {**CAUSAL, "window": 64}, "fail", "mask.window"),
+    "64, none for a square": (dropped(lambda q, k: q == k), {**CAUSAL, "window": 64}, "fail", "mask.window"),
+    "64, none for a part": (dropped(lambda q, k: 1 < q < k), {**CAUSAL, "window": 64}, "fail", "mask.window"),
     "causality of squares alone": (square_only(lambda d: d < 0), CAUSAL, "fail", "mask.shows_ahead"),
     "both sides of a decoder": (windowed(5, both=True), {**CAUSAL, "window": 5}, "fail", "mask.shows_ahead"),
 }
@@ -240,7 +250,7 @@ def judged(subject, convention, spec, status, code):
     want = code if not code or code.startswith(("alibi.", "subject.")) else f"alibi.{code}"
     assert (report.status, first if code else "") == (status, want), report
     assert bool(report.because) == (status in ("equivalent", "cannot_tell"))
-    assert not any("{" in cause.message + cause.help for cause in report.causes), report
+    assert not any("{" in cause.message + cause.fix for cause in report.causes), report
     return report
 
 
@@ -261,6 +271,22 @@ def test_one_key_more_or_less_than_a_window_is_reported_by_its_numbers(window, v
             words = f"a query sees {window + off} keys including its own, but the declared window is {window}"
             assert words in report.causes[0].message
             assert report.causes[0].smallest_case["q_len"] <= report.causes[0].smallest_case["k_len"]
+
+
+def test_parts_of_several_queries_may_be_refused_and_a_long_window_is_not_asked_of_a_whole_text():
+    assert any(
+        "(8, 3, 8) raised" in said for said in judged(refuses_parts, "bias_fn", {"heads": 8}, "pass", "").not_judged
+    )
+    left = judged(windowed(3000), "bias_fn", {**CAUSAL, "window": 3000}, "pass", "").not_judged
+    assert "the window of 3000 keys in calls of more than 19 queries" in left
+
+
+def test_a_second_row_of_a_batch_has_the_same_bias():
+    def by_row(score, b, h, q, k):
+        return score - 2.0 ** -(h + 1.0 + b) * (q - k).abs()
+
+    report = judged(by_row, "score_mod", EIGHT, "fail", "axis.batch")
+    assert report.causes[0].smallest_case["heads"] == 8
 
 
 def test_far_keys_are_not_taken_for_hidden_ones():
@@ -290,11 +316,11 @@ WORDS = [
 def test_words_of_findings(subject, convention, words):
     report = verify.check(subject, convention=convention, spec={"encoding": "alibi", **EIGHT})
     assert words in report.causes[0].message
-    assert ('"order": "any"' in report.causes[0].help) == ("order" in words)
+    assert ('"order": "any"' in report.causes[0].fix) == ("order" in words)
 
 
 def test_what_is_said_of_what_is_right():
-    assert judged(alibi(), "bias_fn", {}, "pass", "").not_judged == ("distances from 1,414 on",)
+    assert judged(alibi(), "bias_fn", {}, "pass", "").not_judged == ("distances from 2,080 on",)
     assert judged(alibi(torch.relu), "bias_fn", BOTH, "pass", "").definitions == ("alibi@one-sided",)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posenc.verify import child
-from posenc.verify.child import outcome_of
+from posenc.verify.child import clock, outcome_of
 from posenc.verify.child.inside import plain
 from posenc.verify.child.target import parse
 from posenc.verify.report import Cause, Report
@@ -112,7 +112,7 @@ for fd in range(3, 64):
 def test_what_goes_wrong_is_a_finding(tmp_path, code, expected, said):
     cause = only_cause(run(tmp_path, code))
     assert (cause.code, said in cause.message) == (expected, True), cause.message
-    assert cause.help or expected in ("subject.raises", "subject.not_finite")  # to which a check adds it
+    assert cause.fix or expected in ("subject.raises", "subject.not_finite")  # to which a check adds it
 
 
 @pytest.mark.sample(1)
@@ -120,17 +120,56 @@ def test_what_goes_wrong_is_a_finding(tmp_path, code, expected, said):
     ("code", "doing"),
     [
         ("while True: pass", "its import"),
+        ("import os\nos.closerange(0, 99)\nwhile True: pass", "its import"),
+        ("import os\nif os.fork(): os.wait()\nwhile True: pass", "its import"),  # a child of it works
+        (CHECK + "def build(): return lambda n: [1 for _ in iter(int, 1)]", "the check"),
+    ],
+)
+def test_work_without_end_is_a_finding(tmp_path, code, doing):
+    cause = only_cause(run(tmp_path, code, time_limit=1.0))
+    assert cause.code == "subject.hangs"
+    assert cause.message.startswith(f"{doing} did not finish within 1 seconds of processor time")
+    assert cause.evidence == 1.0
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("code", "doing"),
+    [
         ("import os, time\nos.closerange(0, 99)\ntime.sleep(99)", "its import"),
         ("def build():\n  import threading; threading.Event().wait()", "build()"),
         (CHECK + "def build(): return lambda n: __import__('time').sleep(99)", "the check"),
-        ("def build(): return lambda a, b: __import__('time').sleep(99)", "a trial call"),
+        ("def build(): return lambda a, b: __import__('time').sleep(99)", "a trial call to find its convention"),
     ],
 )
-def test_what_hangs_is_ended(tmp_path, code, doing):
-    cause = only_cause(run(tmp_path, code, time_limit=0.5))
-    assert cause.code == "subject.hangs"
-    assert cause.message.startswith(doing)
-    assert cause.evidence == 0.5  # the limit: each of these would go on for at least 99 seconds
+def test_waiting_without_end_is_no_finding(tmp_path, code, doing):
+    found = run(tmp_path, code, time_limit=1.0).report
+    assert (found.status, found.causes) == ("cannot_tell", ())
+    assert found.because.startswith(f"{doing} did not finish in ")
+    assert "otherwise waited" in found.because
+
+
+def test_a_busy_machine_is_no_fault(monkeypatch):
+    """29 seconds of work in 400 seconds are below the limit; 121 are not; a pause of 121 seconds is waiting."""
+    now, worked = [0.0], [5.0]
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clock, "_processor_time", lambda session: worked[0])
+    one = clock.Clock(1, seconds=120, idle=120)
+
+    def late(seconds, share):
+        for _ in range(seconds):
+            now[0], worked[0] = now[0] + 1, worked[0] + share
+            one.tick()
+        return one.late
+
+    assert late(400, 29 / 400) == ""
+    assert late(90, 1.0) == ""
+    assert late(2, 1.0) == "works"
+    one = clock.Clock(1, seconds=120, idle=120)
+    assert late(30, 4.0) == ""  # four threads
+    assert (late(119, 0.0), late(3, 0.0)) == ("", "waits")
+    one = clock.Clock(1, seconds=120, idle=120)
+    assert (late(1199, 0.05), late(2, 0.05)) == ("", "waits")
 
 
 @pytest.mark.slow

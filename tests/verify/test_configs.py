@@ -113,8 +113,6 @@ REFUSED = {
         "out_of_range", "layer_types", ["full_attention"], "a list of 4"),
     "a long value": (llama({"rope_theta": 1e4}, layer_types=["full_attention"] * 5000),
         "out_of_range", "layer_types", "list of 5000 entries", "a list of 4"),
-    "of its own": ({"model_type": "gpt_oss", "head_dim": 64, "num_hidden_layers": 2},
-        "missing", "rope_parameters", None, "an object"),
 }  # fmt: skip
 
 

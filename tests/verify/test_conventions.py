@@ -8,7 +8,11 @@ import torch
 from torch import nn
 
 import posenc
+from posenc import verify
 from posenc.verify import FAMILIES, conventions
+from posenc.verify.examples import EXAMPLES
+from posenc.verify.explain import explain, text
+from posenc.verify.spec import READS
 
 
 def infer(subject, spec=None):
@@ -62,6 +66,10 @@ def hf_apply(q, k, cos, sin, unsqueeze_dim=1):
     return q, k
 
 
+def shift(x):
+    return x
+
+
 NAMED = {
     "hf_rope": (hf, hf_apply),
     "meta_complex": (lambda end: torch.ones(end, 8, dtype=torch.complex64), lambda q, k, table: (q, k)),
@@ -80,6 +88,9 @@ NAMED = {
     "learned_rows_fn": lambda attention_mask: attention_mask.cumsum(1) + 1,
     "cached_model": lambda x, cache: (x, cache),
     "attention": lambda q, k, v, positions: v,
+    "scores_fn": lambda query, key, rel_k: query @ key.mT,
+    "shift_fn": shift,
+    "learned_bias_fn": lambda h, w, table: table,
     "encoding": posenc.RoPE,
 }
 
@@ -151,6 +162,13 @@ class Liar:
         (TwoModule(), {"encoding": "xpos"}, ["bshd_module", "xpos_fn"]),
         (always_fails, {}, ["rope_fn"]),
         (lambda a, b: 1 / 0, {}, []),
+        (lambda a, b, c: a, {"encoding": "Shaw"}, ["scores_fn"]),
+        (lambda a, b, c, d, e: a, {"encoding": "transformer-xl"}, ["scores_fn"]),
+        (lambda x: x, {"encoding": "transformer_xl"}, ["shift_fn"]),
+        (lambda a, b, c, d: a, {"encoding": "deberta_v2"}, ["scores_fn"]),
+        (lambda relative_position: relative_position, {"encoding": "deberta"}, ["bucket_fn"]),
+        (lambda a, b, c, d, e: a, {"encoding": "swinv2"}, ["learned_bias_fn"]),
+        (lambda q, k, rel_k, scale=None: q, {}, ["scores_fn"]),
         (Liar(), {}, ["slopes_fn"]),
     ],
 )
@@ -207,3 +225,36 @@ def test_an_unknown_name_is_refused_with_near_ones():
 )
 def test_what_cannot_be_called_so_is_told_before_it_is_called(subject, convention, fits):
     assert (conventions.misfit(subject, convention) is None) == fits
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_right_program_of_a_convention_passes(name):
+    spec, build = EXAMPLES[name]
+    report = verify.check(build(), convention=name, spec=spec)
+    assert (report.status, report.causes) == ("pass", ()), report
+
+
+@pytest.mark.parametrize("name", conventions.CONVENTIONS)
+def test_every_convention_is_explained_by_the_calls_of_its_right_program(name):
+    assert name in {*EXAMPLES, "encoding"}, f"add a right program of {name} to posenc/verify/examples.py"
+    found = explain(name)
+    assert found.call == conventions.CONVENTIONS[name].call
+    assert {*found.words, "encoding"} >= {*READS[name].split()} - {"kind"}
+    assert found.cases
+    if name != "encoding":
+        asked = {arg for args in conventions.CONVENTIONS[name].functions.values() for arg in args}
+        assert {*found.arguments} == asked - {"cache"}
+        assert list(found.covers) == ["lengths", "offsets", "dtypes", "batch", "masks", "caches"]
+    assert all(line == line.rstrip() and len(line) <= 100 for line in text(found).splitlines())
+
+
+def test_what_an_explanation_contains():
+    found = explain("rope_fn")
+    assert found.arguments["positions"] == "int64; seq 1 to 2,052; values -7 to 65,537"
+    assert found.covers["offsets"] == "positions -7 to 65,537"
+    assert "views that are not contiguous" in found.arguments["x"]
+    assert "half precision: no activation_dtype is declared" in found.not_asked
+    assert explain("position_fn").covers["masks"] == "padding on the left"
+    assert explain("bias_fn").covers["masks"] == "causal, a window of 64 keys"
+    assert explain("bias_fn").covers["lengths"] == "q_len 1 to 68, kv_len 2 to 1,224"
+    assert "gradients" in explain("attention").not_asked

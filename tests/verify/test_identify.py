@@ -234,7 +234,7 @@ def test_slopes_buckets_and_tables():
 
 @pytest.mark.parametrize("convention", ["slopes_fn", "bucket_fn", "mrope_fn"])
 def test_rubbish_is_reported(convention):
-    assert "subject.shape" in identify(lambda _: None, convention).unknown[0]
+    assert "subject.result" in identify(lambda _: None, convention).unknown[0]
 
 
 def test_wrong_use():

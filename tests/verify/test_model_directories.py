@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import sys
 
 import pytest
 
 pytest.importorskip("transformers")
 
+import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from posenc.interop import convert_checkpoint
 from posenc.verify import models
@@ -45,6 +48,44 @@ def test_weights_are_loaded_and_no_code_that_comes_with_them(tmp_path, monkeypat
     assert "adapter" in models.verify_model(tmp_path).measured["weights_because"]
     monkeypatch.setattr(loading, "LARGE", 1000)
     assert "over" in models.verify_model(tmp_path).measured["weights_because"]
+
+
+UMT5 = {"model_type": "umt5", "vocab_size": 96, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 3, "num_heads": 4}
+BERT = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+MARIAN = {"vocab_size": 96, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64}
+MARIAN |= {"decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "pad_token_id": 95}
+
+
+def without(folder, config, gone, model_type=""):
+    """Save a model, remove the tensors whose name contains a word, and load the rest as a model of a type."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.AutoModel.from_config(config).save_pretrained(folder)
+    kept = {name: t for name, t in load_file(folder / "model.safetensors").items() if not re.search(gone, name)}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fields | ({"model_type": model_type} if model_type else {})))
+    return models.verify_model(folder)
+
+
+def test_tables_of_positions_that_the_files_lack_are_a_fault(tmp_path):
+    umt5 = transformers.UMT5Config(**UMT5)
+    assert without(tmp_path / "whole", umt5, "nothing").status == "pass"
+    report = without(tmp_path / "first", umt5, r"block\.[12].*relative_attention_bias")
+    assert (report.status, report.causes[0].code) == ("fail", "model.weights.positions_missing")
+    assert "the files lack 4 tensors (decoder.block.1.layer.0.SelfAttention.rel" in report.causes[0].message
+    report = without(tmp_path / "bert", transformers.BertConfig(**BERT), "position_embeddings")
+    assert "the files lack 1 tensor (embeddings.position_embeddings.weight)" in report.causes[0].message
+
+
+def test_other_tensors_that_only_one_side_has_are_not_judged(tmp_path):
+    report = without(tmp_path / "pooler", transformers.BertConfig(**BERT), "pooler")
+    left = "weights that the files lack, which transformers initialises: 2 tensors (pooler.dense.bias, pooler.dense"
+    assert (report.causes, left in " ".join(report.not_judged)) == ((), True)
+    report = without(tmp_path / "t5", transformers.UMT5Config(**UMT5), "nothing", "t5")
+    assert "tensors of positions in the files that the model does not have: 4 tensors" in " ".join(report.not_judged)
+    report = without(tmp_path / "computed", transformers.MarianConfig(**MARIAN), "embed_positions")
+    assert report.causes == ()
 
 
 # as files in the hub have them, with sizes that are not small

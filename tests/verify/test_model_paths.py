@@ -165,7 +165,7 @@ def test_faults_are_found(name, spoil, found):
     assert report.status == "fail"
     assert sorted(cause.code for cause in report.causes) == sorted(found)
     for cause in report.causes:
-        assert cause.help == rules.find(cause.code).fix
+        assert cause.fix == rules.find(cause.code).fix
         assert "of the largest entry; rounding explains up to 3e-05" in cause.message
     json.dumps(report.to_dict(), allow_nan=False)
 

@@ -140,7 +140,7 @@ def test_falcon_with_another_bias(monkeypatch, built, code, words):
     assert (report.status, [cause.code for cause in report.causes]) == ("fail", [code])
     assert words in report.causes[0].message
     assert report.measured["first_wrong_layer"] == 0
-    assert report.causes[0].help == rules.find(code).fix
+    assert report.causes[0].fix == rules.find(code).fix
 
 
 @pytest.mark.parametrize(

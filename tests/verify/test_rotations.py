@@ -43,6 +43,12 @@ def refuses(end, **switches):
     return call
 
 
+def only_from_0(p):
+    if int(p.min()) < 0:
+        raise IndexError("no row")
+    return p
+
+
 CUT = {"table": True, "dtype": BF16}
 
 
@@ -65,6 +71,14 @@ def one_new_token(x, positions):
     """Right but for single tokens, with a base that is not read as well."""
     p = positions if len(positions) > 1 else positions * 0
     return rotate(x, p.double()[:, None] * 500000.0 ** (-torch.arange(16).double() / 16))
+
+
+class FewKeys(Sides):
+    """Right if queries and keys have equally many heads; else keys rotate the other way round."""
+
+    def forward(self, q, k):
+        turned, keys = super().forward(q, k)
+        return turned, keys if q.shape == k.shape else super().forward(q, k.flip(1))[1].flip(1)
 
 
 class Counting:
@@ -167,6 +181,8 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "permuted": ("rope_fn", rope(after=lambda out, p: out.roll(1, -1)), {}, "equivalent", "another order"),
     "pairing open": ("rope_fn", rope(layout="interleaved"), {"layout": None}, "pass", ""),
     "noise": ("rope_fn", rope(after=lambda o, p: o + 1e-2 * torch.randn_like(o)), {}, "rope.not_deterministic", ""),
+    "keys that share heads": ("bshd_module", FewKeys(rope(), rope()), {}, "rope.heads.grouped", "one key head"),
+    "sorted": ("rope_fn", rope(place=lambda p: p.sort().values), {}, "rope.positions.restart", "do not ascend"),
     "counting object": ("rope_fn", Counting(), {}, "rope.state_kept", ""),
     "plus one": ("rope_fn", rope(after=lambda o, p: o + 1), {}, "rope.not_linear", "a term is added"),
     "a bound": ("rope_fn", rope(after=lambda o, p: o.clamp(-10, 10)), {}, "rope.not_linear", ""),
@@ -191,7 +207,7 @@ def test_positions_and_precision(name):
     subject, more, expected, words = {**FAR, **PRECISION}[name]
     report = judged(subject, **more)
     assert code(report) == expected, report
-    said = report.causes[0].message + report.causes[0].help if report.causes else report.because
+    said = report.causes[0].message + report.causes[0].fix if report.causes else report.because
     assert words in said
 
 
@@ -211,3 +227,23 @@ def test_what_is_not_judged_is_said():
         for said in judged(refuses(5000)).not_judged
     )
     assert judged(rope(), activation_dtype="bfloat16", max_positions=4096).not_judged == ()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (torch.abs, "the code does not rotate position -1 back by the angles of position 1"),
+        (lambda p: p.clamp(min=-3), "the code does not rotate position -7 back"),
+        (lambda p: torch.arange(70_000)[p], "the code does not rotate position -1 back"),
+        (only_from_0, "raised IndexError: no row"),
+        (lambda p: p, ""),
+        (lambda p: p + 5, ""),  # positions that start elsewhere
+    ],
+)
+@pytest.mark.parametrize("convention", ["rope_fn", "rope_offset_fn"])
+def test_positions_below_0_are_judged_only_where_they_rotate_back(convention, place, words):
+    subject = rope(place=place) if convention == "rope_fn" else by_offset(lambda o, n: place(torch.arange(o, o + n)))
+    report = judged(subject, convention)
+    left = [said for said in report.not_judged if said.startswith("positions below 0: ")]
+    assert report.status in ("pass", "equivalent")
+    assert (len(left), words in "".join(left)) == (bool(words), True)

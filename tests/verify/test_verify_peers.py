@@ -218,7 +218,7 @@ def test_and_by_plain_alibi_its_rounding_is_named(heads):
     (cause,) = report.causes
     assert cause.code == "alibi.definition.other_version"
     assert "this is alibi@falcon, rounded to bfloat16, but alibi@authors is declared" in cause.message
-    assert '"variant": "falcon"' in cause.help
+    assert '"variant": "falcon"' in cause.fix
 
 
 @pytest.mark.parametrize("spec", FALCONS)

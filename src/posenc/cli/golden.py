@@ -21,9 +21,16 @@ _PAIRINGS = (None, "half", "interleaved")
 @click.option("--positions", metavar="P,P,..", help="With --config: positions.", show_default="near and far ones")
 @click.option("--seq-len", type=int, metavar="N", help="With --config: the text's length, if frequencies depend on it.")
 @click.option(
-    "--format", "form", metavar="NAME", help="With --config: safetensors, npz, npy, json.", show_default="safetensors"
+    "--format",
+    "form",
+    metavar="NAME",
+    help='With --config: safetensors, npz, npy or json: {"cos": {"dtype": "float32", "shape": [26, 64], "data": [...]}}'
+    ", not nested.",
+    show_default="safetensors",
 )
-@click.option("--pairing", help="With --config: half or interleaved, for a model type unknown to posenc.")
+@click.option(
+    "--pairing", help="With --config: half or interleaved, for a model type unknown to posenc, or params.json."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @click.pass_context
 def write_golden(
@@ -39,7 +46,8 @@ def write_golden(
     """Write reference numbers for ports in other languages, with a manifest.json that describes each array.
 
     With --config: the numbers of one model, for each kind of layer: frequencies, angles, rotated queries and keys,
-    biases. Without: inputs and float64 outputs of every encoding, in one safetensors file each.
+    biases; of T5 the buckets of relative_positions (key - query) and the bias_indices of q_positions and k_positions.
+    Without: inputs and float64 outputs of every encoding, in one safetensors file each.
     """
     if ctx.invoked_subcommand is not None:
         return

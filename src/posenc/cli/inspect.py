@@ -19,7 +19,7 @@ _LAYOUTS = {
 @click.command()
 @click.argument("target", help="A config.json, a directory with one, or a known name such as llama-3.1-8b.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON, with every frequency.")
-@click.option("--pairing", help="half or interleaved, for a model type unknown to posenc.")
+@click.option("--pairing", help="half or interleaved, for a model type unknown to posenc, or params.json.")
 def inspect_model(target: str, as_json: bool, pairing: str | None) -> None:
     """Describe each kind of layer: encoding, frequencies, scaling, and the wavelengths of its pairs of dimensions.
 
@@ -61,9 +61,14 @@ def _call(name: str, options: dict[str, Any]) -> str:
 
 
 def _facts(layer: dict[str, Any]) -> dict[str, str]:
+    from posenc import frequencies
+
     pairs, negative = layer["pairs"], layer["first_negative"]
     rotated = f"{layer['rotary_dim']} of {layer['head_dim']} dimensions, {layer['pairing']}"
-    scaling = layer["rope_type"] + (f", factor {layer['factor']:g}" if layer["factor"] else "")
+    scaling, base = layer["rope_type"] + (f", factor {layer['factor']:g}" if layer["factor"] else ""), layer["base"]
+    if layer["rope_type"] == "ntk_alpha":  # HunYuan's alpha changes the base, and nothing else
+        base = round(frequencies.ntk_base(base, width=layer["rotary_dim"], factor=layer["factor"]))
+        scaling = f"none besides the base, which is {layer['base']:,.10g} stretched by alpha {layer['factor']:,g}"
     score = f"; scores times {layer['score_factor']:.6g}" if layer["score_factor"] != 1 else ""
     never = "" if pairs["never_full_turn"] is None else f"; {pairs['never_full_turn']} complete no period in training"
     lengths = [f"{layer[key]:,} {word}" for key, word in (("original_max_len", "trained"), ("max_len", "declared"))
@@ -73,7 +78,7 @@ def _facts(layer: dict[str, Any]) -> dict[str, str]:
     return {
         "rotated": rotated,
         "axes": f"{layer['axes']}, with {sections} pairs, {_LAYOUTS[layer['layout']]}" if sections else "",
-        "base": f"{layer['base']:,.10g}",
+        "base": f"{base:,.10g}",
         "scaling": scaling,
         "attention factor": f"{layer['attention_factor']:.6g}{score}",
         "positions": ", ".join(lengths),

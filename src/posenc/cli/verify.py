@@ -32,10 +32,11 @@ _SHOWN = 20  # lines shown of the output of the user's code
 )
 @click.option("--spec", metavar="FILE", help="The specification, as JSON; - is stdin.", show_default="the file's SPEC")
 @click.option("--exec", "command", metavar="COMMAND", help="Test this program, in any language, over JSON lines.")
-@click.option("--array-files", is_flag=True, help="With --exec: pass arrays as .npy files instead of JSON.")
+@click.option("--array-files", is_flag=True, help="With --exec: pass arrays as .npy files in $POSENC_ARRAYS.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP, show_default="text")
 @click.option("--in-process", is_flag=True, help="Run the code in this process, without limits on time and memory.")
+@click.option("--explain", metavar="CONVENTION", help="Print what a convention reads and asks; no TARGET.")
 def verify_implementation(
     targets: tuple[str, ...],
     convention: str | None,
@@ -45,6 +46,7 @@ def verify_implementation(
     as_json: bool,
     output_format: str | None,
     in_process: bool,
+    explain: str | None,
 ) -> None:
     """Report what position code computes and what it should compute; if they differ, the one cause and its fix.
 
@@ -54,6 +56,9 @@ def verify_implementation(
     from posenc.verify.child.target import parse
 
     wanted = format_of("verify", as_json, output_format)
+    if explain is not None:
+        _explain(conventions.named(explain, "--explain"), wanted, bool(targets or command))
+        return
     asked = None if spec is None else _read_spec(spec)
     named = None if asked is None else asked.pop("convention", None)
     convention = convention or named
@@ -67,6 +72,18 @@ def verify_implementation(
         places = [(target, None if Path(target).is_dir() else parse(target)) for target in targets]
         results = [_verify_target(*place, convention, asked, in_process) for place in places]
     conclude(wanted, results)
+
+
+def _explain(convention: str, wanted: str, has_target: bool) -> None:
+    from posenc.verify import explain
+
+    if has_target or wanted not in ("text", "json"):
+        raise ValueError("verify: --explain prints a convention as text or JSON. Give no TARGET and no other format.")
+    found = explain.explain(convention)
+    if wanted == "json":
+        output.write_json(found.to_dict())
+    else:
+        output.write(explain.text(found))
 
 
 def _verify_target(
@@ -96,7 +113,9 @@ def _run_program(command: str, convention: str | None, spec: dict[str, Any] | No
     output.complain(
         f"verify runs {command} ({child.TIME_LIMIT:g} s, {child.MEMORY_LIMIT / 2**30:g} GiB); run only what you trust."
     )
-    with remote.Program(command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files) as program:
+    with remote.Program(
+        command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files, warn=output.complain
+    ) as program:
         report = check(remote.subject(convention, program), convention=convention, spec=spec)
     repeat(program.text())
     unseen = "whether the program writes into its arguments"

@@ -25,7 +25,7 @@ _WIDTH = 100
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --output-format json.")
 @click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP)
-@click.option("--pairing", help="half or interleaved, for a model type unknown to posenc.")
+@click.option("--pairing", help="half or interleaved, for a model type unknown to posenc, or params.json.")
 def verify_config(targets: tuple[str, ...], as_json: bool, output_format: str | None, pairing: str | None) -> None:
     """Check models' configurations for errors in their position fields.
 

@@ -5,22 +5,37 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from posenc.config import values
+from posenc.config.defaults import parameters
 from posenc.config.model import WHO, Model, open_model
 from posenc.config.models import FILLS_IN, ROTATES_IF, ROTATES_IN_WINDOWS_ONLY
-from posenc.config.patterns import CHUNKED, CROSS, FULL, LINEAR, MAX_LAYERS, SLIDING, dense, pattern
+from posenc.config.patterns import (
+    CHUNKED,
+    CROSS,
+    FULL,
+    INDEXED,
+    LINEAR,
+    MAX_LAYERS,
+    READS_FLAG,
+    SLIDING,
+    dense,
+    full_kind,
+    pattern,
+)
 from posenc.config.reading import Source
 
 NOPE = "nope"
 MAX_KINDS = 64  # each kind is read and constructed on its own; no model has ten
 # kinds that do not rotate: recurrence, convolution, no attention, or attention to an image
 _STILL = {NOPE, LINEAR, CROSS, "conv", "mamba", "mamba2", "recurrent", "moe", "mlp"}
-_LEGACY = {"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING}
-# types with several kinds in an order that is not filled in here
-UNLISTED = {
-    *("bailing_hybrid", "cohere_compass_text", "deepseek_v4", "dots3_note_text", "flint", "granitemoehybrid", "lfm3"),
-    *("mimo_v2_flash", "neomme", "qwen4_exp_text", "zamba2"),
+_LEGACY = {
+    **{"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING},
+    **dict.fromkeys(("deepseek_sparse_attention", "qwen_sparse_attention"), INDEXED),
 }
+# types with several kinds in an order that is not filled in here
+UNLISTED = {"zamba2"}
 _NO_ROPE_LISTS = {"llama4_text", "smollm3", "mistral_large4_text"}
+# types whose files list the attention and the MLP of a layer as two layers
+_PAIRED = {"dory"}
 _Kind = TypeVar("_Kind", bound=Hashable)
 
 
@@ -29,7 +44,7 @@ def layer_types(source: Source) -> Mapping[str, int]:
 
     Kinds are those of `layer_types` in transformers. Layers of attention without position are always "nope", layers
     that attend only to an image "cross_attention", and layers that a file does not scale, while it scales others,
-    "unscaled_attention". Missing entries are filled in as in transformers 5.23 for the model's type. A layer with
+    "unscaled_attention". Missing entries are filled in as in transformers 5.24 for the model's type. A layer with
     several attention modules counts that many times, as in its cache.
 
     Args:
@@ -100,9 +115,7 @@ def distinct(kinds: Iterable[_Kind]) -> list[_Kind]:
 
 def without_rotation(model: Model) -> set[str]:
     """Return the kinds whose own parameters are null: by this a file states that they do not rotate."""
-    own = model.fields.get("rope_parameters")
-    if model.name == "beam" and not own and not model.fields.get("rope_scaling"):
-        return {FULL}
+    own = parameters(model.fields, model.name)
     if not isinstance(own, dict) or model.name in FILLS_IN:
         return set()
     nested = any(isinstance(value, dict) for value in own.values())
@@ -118,7 +131,10 @@ def window(model: Model, kind: str) -> int | None:
     """Return the number of positions that a layer sees, as in the file; None for all before it."""
     if kind == CHUNKED and model.fields.get("attention_chunk_size") is not None:
         return values.integer(WHO, "attention_chunk_size", model.fields["attention_chunk_size"])
+    if model.name == "mimo_v2_flash" and "sliding" in kind and model.fields.get("sliding_window_size") is not None:
+        return values.integer(WHO, "sliding_window_size", model.fields["sliding_window_size"]) + 1  # without itself
     unset = model.fields.get("sliding_window") == 0  # Qwen2-MoE writes 0 where others write null
+    unset |= model.name in READS_FLAG and not model.fields.get("use_sliding_window", False)
     return None if unset or "sliding" not in kind else model.size("window")
 
 
@@ -160,7 +176,10 @@ def _named(model: Model) -> list[str] | None:
             f"a list of {n} entries",
             fix=f"Make {key} and the number of layers agree.",
         )
-    return [_LEGACY.get(kind, kind) for kind in listed]
+    if model.name in _PAIRED and "mlp" in listed:
+        listed = listed[::2]
+    named = [_LEGACY.get(kind, kind) for kind in listed]
+    return [full_kind(model) if kind == FULL else kind for kind in named]
 
 
 def _count(model: Model) -> int | None:

@@ -59,7 +59,8 @@ def report(model: Model, found: Spelled, read: Read, level: Level, key: str, val
     """
     shown = f"({summary(value)})" if isinstance(value, dict) else values.short(value)
     inner = found.own.get("rope_theta")
-    if key == "rope_theta" and level.rank == "top" and inner is not None and not isinstance(value, dict | list):
+    stated = inner is not None and found.key != "top level"  # not a default of the type
+    if key == "rope_theta" and level.rank == "top" and stated and not isinstance(value, dict | list):
         _two_bases(model, f"{found.key}.{label(model, read.kind)}" if found.nested else found.key, inner, value)
         return
     wide = key in reads.SHARES + reads.WIDTHS

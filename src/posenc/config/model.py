@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import values
+from posenc.config import published, values
 from posenc.config.models import TYPES
+from posenc.config.parts import FLAT, TEXT
 from posenc.config.reading import Checked, Source, read
 
 WHO = "config"
@@ -16,7 +17,7 @@ _SIZES = {
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "decoder_num_hidden_layers", "num_layers"),
     "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
     "max_len": ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
-    "window": ("sliding_window", "attention_window_size", "local_attention"),
+    "window": ("sliding_window", "attention_window_size", "local_attention", "sliding_window_size"),
 }
 _MOST = {"hidden_size": 1 << 24, "n_heads": 1 << 16, "n_layers": 10_000, "head_dim": 8192}
 
@@ -48,13 +49,15 @@ class ConfigWarning:
 class Model:
     """The fields of the language model, its type as in `models`, and the warnings so far.
 
-    `outer` has the levels that contain it: the key of the next inner part, and the fields at that level.
+    `outer` has the levels that contain it: the key of the next inner part, and the fields at that level. `native` is
+    the name of its publisher's own format, "" for a config.json.
     """
 
     fields: dict[str, Any]
     model_type: str | None
     warnings: list[ConfigWarning] = field(default_factory=list)
     outer: tuple[tuple[str, dict[str, Any]], ...] = ()
+    native: str = ""
 
     def warn(
         self,
@@ -91,6 +94,11 @@ class Model:
         plain = self.model_type or ""
         return f"{plain}_text" if plain not in TYPES and f"{plain}_text" in TYPES else plain
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the facts of the type are known."""
+        return self.name in TYPES
+
     def size(self, name: str, default: int | None = None) -> int | None:
         """Return a positive integer under any of its names, None if it is null or missing.
 
@@ -124,7 +132,9 @@ def open_model(source: Source) -> Model:
         if key is None:
             break
         outer.append((key, fields))
-        fields, model_type = fields[key], fields[key].get("model_type", model_type)
+        fields, model_type = fields[key], fields[key].get("model_type", TEXT.get(str(model_type), model_type))
+    if not outer and str(model_type) in FLAT:
+        model_type = TEXT[model_type]
     if model_type is not None:
         values.text(WHO, "model_type", model_type)
     model = Model(fields, model_type, outer=tuple(outer))
@@ -137,6 +147,7 @@ def open_model(source: Source) -> Model:
             f"Pass one of them, such as posenc.config.read(source)[{first}].",
             model_type,
         )
+    published.rewrite(model)
     return model
 
 

@@ -11,9 +11,11 @@ Pairing = Literal["half", "interleaved"]
 Layout = Literal["blocks", "interleaved", "time_last", "doubled"]
 
 # types that also read `rope_interleave`, and use pairing "half" if it is false
-READS_INTERLEAVE = {"axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"}
+READS_INTERLEAVE = {"axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "sarvam_mla", "youtu"}
 # types whose layers of full attention have heads of 512 if the file has neither global_head_dim nor per_layer_config
 GLOBAL_HEAD_DIM = {"gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "embedding_gemma2_text"}
+# types that do not read head_dim, but divide hidden_size by the number of heads
+DERIVES_HEAD = {"deepseek_ocr2_text", "dots3_note_audio_encoder", "unlimited_ocr_text"}
 # multi-head latent attention: the default numbers of dimensions that do not rotate and that rotate
 LATENT = {
     "axk1": (128, 64),
@@ -26,11 +28,13 @@ LATENT = {
     "glm4_moe_lite": (192, 64),
     "glm_moe_dsa": (192, 64),
     "hy_v4": (192, 64),
+    "hy_v4_vl_text": (192, 64),
     "longcat_flash": (128, 64),
     "minicpm3": (64, 32),
     "mistral4": (64, 64),
     "mistral_large4": (64, 64),
     "mistral_large4_text": (64, 64),
+    "sarvam_mla": (128, 64),
     "youtu": (128, 64),
 }
 # types whose layers of full attention have no position, and the layers that rotate if sliding_window is null
@@ -42,6 +46,7 @@ ROTATES_IN_WINDOWS_ONLY: dict[str, Literal["sliding", "none", "all"]] = {
     "exaone_moe": "all",
     "flint": "none",
     "kolibri1": "all",
+    "lara_mini": "sliding",
 }
 # types that rotate only if a key has this value
 ROTATES_IF = {
@@ -50,22 +55,7 @@ ROTATES_IF = {
     "granitemoehybrid": ("position_embedding_type", "rope"),
     "zamba2": ("use_mem_rope", True),
 }
-# types with their own default scaling
-OWN_SCALING = {
-    "apertus",
-    "cwm",
-    "diffusion_gemma_text",
-    "gemma4_text",
-    "gemma4_unified_text",
-    "gpt_oss",
-    "higgs_audio_v2",
-    "lfm3",
-    "ministral3",
-    "mistral4",
-    "mistral_large4_text",
-    "openai_privacy_filter",
-}
-# bases of layers with a window, for types in which they differ: (key of the old spelling, default)
+# bases of layers with a window, for types in which they differ: (key of the old spelling, "" for none; default)
 LOCAL_BASE = {
     "dots3_note_text": ("swa_rope_theta", 5e4),
     "embedding_gemma2_text": ("rope_local_base_freq", 1e4),
@@ -74,11 +64,13 @@ LOCAL_BASE = {
     "gemma4_text": ("rope_local_base_freq", 1e4),
     "modernbert": ("local_rope_theta", 1e4),
     "modernbert-decoder": ("local_rope_theta", 1e4),
+    "neomme": ("rope_theta", 1e4),
+    "olmo3": ("", 5e5),
     "t5gemma2_decoder": ("rope_local_base_freq", 1e4),
     "t5gemma2_text": ("rope_local_base_freq", 1e4),
 }
 # types in which a kind of layer with missing or null parameters has the plain rotation
-FILLS_IN = {*LOCAL_BASE, "olmo3"}
+FILLS_IN = set(LOCAL_BASE)
 # types whose code rotates clockwise
 CLOCKWISE = {"nanochat"}
 # the default of `rotary_dim`; other types do not read it
@@ -92,6 +84,7 @@ SECTIONS: dict[str, tuple[Layout, tuple[int, ...] | None]] = {
     **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), ("interleaved", (24, 20, 20))),
     **dict.fromkeys(("cohere_compass_text", "cosmos3_edge_text"), ("interleaved", (24, 20, 20))),
     "qwen3_omni_moe_talker_text": ("interleaved", (24, 20, 20)),
+    "hy_v4_vl_text": ("interleaved", (12, 10, 10)),
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text"), ("interleaved", (11, 11, 10))),
     "neomme": ("interleaved", (4096, 4096)),
     "ernie4_5_vl_moe_text": ("time_last", (22, 22, 20)),
@@ -109,6 +102,11 @@ LABELS = {
 }
 # types in which the old spelling scales only layers of full attention
 SCALES_FULL_ONLY = {"gemma3_text", "gemma3n_text", "olmo3", "t5gemma2_decoder", "t5gemma2_text"}
+# types that read both objects of a file: the kinds of layers whose entries in rope_parameters the old spelling changes
+MERGES = {
+    **dict.fromkeys(SCALES_FULL_ONLY, ("full_attention",)),
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), ("full_attention", "sliding_attention")),
+}
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,10 @@ class Facts:
     max_len: int | None = None
 
 
-def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
+def facts(model_type: str | None, pairing: Pairing | None, native: str = "") -> Facts:
     """Return the facts of a type; the caller's pairing replaces the type's and allows unknown types.
+
+    `native` is the name of the publisher's own format, if the file has one.
 
     Raises:
         ValueError: The type is unknown and no pairing is given, or the pairing is neither of the two.
@@ -139,6 +139,12 @@ def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
         return known if pairing is None else replace(known, pairing=pairing)
     if pairing is not None:
         return Facts(pairing=pairing)
+    if native:
+        raise ValueError(
+            f"config.rotary: pairing must be given for {native}, the format of Mistral's and Meta's own code, "
+            "because it belongs to the weights; got None. Pass pairing='interleaved' (--pairing interleaved) for the "
+            "weights next to it (consolidated), or 'half' for weights converted for transformers."
+        )
     near = ", ".join(get_close_matches(str(model_type)[:64], TYPES, n=3))
     raise ValueError(
         f"config.rotary: model_type must be one of the {len(TYPES)} in `posenc.config.MODEL_TYPES`, because no file "

@@ -3,9 +3,10 @@
 from difflib import get_close_matches
 from typing import Any
 
-from posenc.config import kinds, ramps, values
+from posenc.config import kinds, ramps, reads, values
+from posenc.config.defaults import DEFAULTS
 from posenc.config.model import Model
-from posenc.config.models import CLOCKWISE, OWN_SCALING
+from posenc.config.models import CLOCKWISE
 from posenc.config.scaling import MAX_FACTOR, Scaling
 from posenc.config.spelling import MEANINGS, SCALED, Spelled, summary
 
@@ -76,7 +77,7 @@ def _misspelt(model: Model, found: Spelled) -> None:
     holders = [(found.own, _PARAMETERS, 0.85), (model.fields, _TOP, 0.92)]
     for holder, known, likeness in holders:
         for key in holder:
-            if key in known or len(key) > 64:
+            if key in known or key in reads.ELSEWHERE or len(key) > 64:
                 continue
             near = get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=likeness)
             if not near or holder.get(near[0]) is not None or found.own.get(near[0]) is not None:
@@ -112,7 +113,7 @@ def _mscale(model: Model, own: dict[str, Any]) -> None:
 
 def _window(model: Model, found: Spelled, kind: str, window: int | None, scaled: Scaling, max_len: int | None) -> None:
     """Add a warning about layers that are scaled although their window is no longer than the trained length."""
-    if model.name in OWN_SCALING and not found.nested:
+    if "factor" in DEFAULTS.get(model.name, {}) and not found.nested:
         return  # all of its layers were trained with the scaling
     trained = scaled.original_max_len
     if trained is None and max_len is not None and scaled.factor is not None:

@@ -1,42 +1,80 @@
-"""The kinds of layers that transformers 5.23 fills in if a file does not list them."""
+"""The kinds of layers that transformers 5.24 fills in if a file does not list them."""
 
 from collections.abc import Callable
 
 from posenc.config import values
 from posenc.config.model import WHO, Model
+from posenc.config.models import TYPES
 
 MAX_LAYERS = 10_000
 FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 # full attention to an image, which has no positions in the text, and full attention of layers that are not scaled in a
 # model that scales others
 CROSS, UNSCALED = "cross_attention", "unscaled_attention"
-# without `layer_types`, every n-th layer has full attention, the last of each n
-_EVERY = {
-    **dict.fromkeys(("gemma2", "vaultgemma", "t5_gemma_module", "gpt_oss"), 2),
-    **dict.fromkeys(("gemma3_text", "t5gemma2_text", "t5gemma2_decoder", "gemma4_text", "gemma4_unified_text"), 6),
-    **dict.fromkeys(("diffusion_gemma_text", "embedding_gemma2_text", "beam"), 6),
-    **dict.fromkeys(("gemma3n_text", "kolibri1"), 5),
-    **dict.fromkeys(("cohere2", "cohere2_moe", "exaone4", "exaone_moe", "olmo3", "afmoe"), 4),
-    "ultrabert": 3,
+# without `layer_types`, every n-th layer has full attention, the last of each n: n, and the key for it, if there is one
+_EVERY: dict[str, tuple[int, str]] = {
+    **dict.fromkeys(("gemma2", "vaultgemma", "t5_gemma_module", "gpt_oss"), (2, "")),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "beam", "neomme"), (6, "")),
+    **dict.fromkeys(("gemma3_text", "t5gemma2_text", "t5gemma2_decoder"), (6, "sliding_window_pattern")),
+    "embedding_gemma2_text": (6, "sliding_window_pattern"),
+    **dict.fromkeys(("gemma3n_text", "kolibri1"), (5, "")),
+    **dict.fromkeys(("olmo3", "dory"), (4, "")),
+    **dict.fromkeys(("cohere2", "cohere2_moe", "exaone4", "exaone_moe"), (4, "sliding_window_pattern")),
+    "afmoe": (4, "global_attn_every_n_layers"),
+    "ultrabert": (3, ""),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), (4, "full_attention_interval")),
+    "qwen4_exp_text": (4, "full_attention_interval"),
+    "olmo_hybrid": (4, ""),
+    "bailing_hybrid": (6, "layer_group_size"),
 }
-_FIRST_OF = {"modernbert": 3, "modernbert-decoder": 3, "granite_swa": 4, "granitemoe_swa": 4, "cwm": 4}
-_LINEAR_BUT = {"qwen3_next": 4, "qwen3_5_text": 4, "qwen3_5_moe_text": 4, "olmo_hybrid": 4}
-_INDEXED = {"axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "mistral_large4_text"}
+# of these, types whose other layers have linear attention, and types whose last layer has full attention in any case
+_LINEAR_BUT = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text", "olmo_hybrid", "bailing_hybrid"}
+_ENDS_FULL = {"beam", "gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "embedding_gemma2_text", "neomme"}
+# as `_EVERY`, but the first of each n
+_FIRST_OF: dict[str, tuple[int, str]] = {
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), (3, "global_attn_every_n_layers")),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa", "cwm"), (4, "")),
+}
+# types with other patterns: the kind of layer i of n
+_OF_LAYER: dict[str, Callable[[int, int], str]] = {
+    "flint": lambda i, n: FULL if i < 2 or i % 4 == 1 or i == n - 1 else SLIDING,
+    "lara_mini": lambda i, n: (LINEAR, SLIDING, LINEAR, FULL, SLIDING)[i % 5],
+    "lfm3": lambda i, n: FULL if i % 4 == 2 else SLIDING if i % 4 == 0 < i else "conv",
+    "mimo_v2_flash": lambda i, n: FULL if i == 0 or (i + 1) % 6 == 0 else SLIDING,
+    "minimax": lambda i, n: LINEAR if i % 2 else FULL,
+    **dict.fromkeys(("muse_glimmer_text", "muse_spark_text"), lambda i, n: SLIDING if (n - 1 - i) % 4 else FULL),
+}
+INDEXED = "indexed_attention"
+_INDEXED = {"axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "hy_v4_vl_text", "mistral_large4_text"}
 # types with one kind of layer
 _ONLY = {
-    **dict.fromkeys(_INDEXED, "indexed_attention"),
+    **dict.fromkeys(_INDEXED, INDEXED),
     **dict.fromkeys(("falcon_h1", "zaya"), "hybrid"),
     "muse_glimmer_assistant": SLIDING,
     "unlimited_ocr_text": "reference_sliding_attention",
+    "granitemoehybrid": LINEAR,
 }
-_ENDS_FULL = {"beam", "gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "embedding_gemma2_text"}
 _ALWAYS_WINDOW = {"mistral", "mixtral", "ministral", "phi3", "phi4_multimodal", "phimoe", "starcoder2"}
+# types with a window from a layer on, if a flag is true: the default of max_window_layers
+_WINDOW_FROM = {
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "deepseek_ocr2_encoder", "qwen2_5_omni_text"), 28),
+    "qwen2_5_omni_talker": 28,
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), 80),
+}
+# types that read the flag, and types that have such a window without a flag
+READS_FLAG = {*_WINDOW_FROM, "qwen3_moe", "smollm3"}
+_WITHOUT_FLAG = {"dots1": 62, "qwen3_omni_moe_talker_code_predictor": 28}
 # types whose files list layers by number: (key, the kind of these, the kind of the others, the default list)
 _LISTED: dict[str, tuple[str, str, str, list[int] | None]] = {
     "bamba": ("attn_layer_indices", FULL, LINEAR, []),
     "lfm2": ("full_attn_idxs", FULL, "conv", None),
     "mllama_text_model": ("cross_attention_layers", CROSS, FULL, list(range(3, 40, 5))),
     "molmo2_text": ("rope_scaling_layers", FULL, UNSCALED, None),
+}
+# types whose files state a number for each layer: (key, the object with it, the kind where it is 0, and elsewhere)
+_STATED: dict[str, tuple[str, str, str, str]] = {
+    "minimax_m3_vl_text": ("sparse_attention_freq", "sparse_attention_config", FULL, "minimax_m3_sparse"),
+    "ultrabert": ("attention_windows", "", FULL, SLIDING),
 }
 
 
@@ -53,10 +91,11 @@ def pattern(model: Model, n: int, rotating: list[bool]) -> list[str]:
         ValueError: A number is out of range.
     """
     name = model.name
-    if (listed := _listed(model, n)) is not None:
+    if (listed := _listed(model, n) or _stated(model, n)) is not None:
         return listed
     if name == "llama4_text":
-        return [CHUNKED if rotates else FULL for rotates in rotating]
+        chunked = CHUNKED if model.fields.get("attention_chunk_size", 1) is not None else FULL
+        return [chunked if rotates else FULL for rotates in rotating]
     if name == "recurrent_gemma":
         blocks = values.sequence(
             WHO,
@@ -65,19 +104,22 @@ def pattern(model: Model, n: int, rotating: list[bool]) -> list[str]:
             longest=MAX_LAYERS,
         )
         return [SLIDING if blocks[i % len(blocks)] == "attention" else LINEAR for i in range(n)]
-    if name == "minimax":
-        return _each(n, lambda i: i % 2 == 0, LINEAR)
-    if name in _LINEAR_BUT:
-        every = _period(model, "full_attention_interval", _LINEAR_BUT[name])
-        return _each(n, lambda i: (i + 1) % every == 0 or (name == "olmo_hybrid" and i == n - 1 < every), LINEAR)
+    if name == "dots3_note_text":
+        return _dots3(model, n)
+    if name in _OF_LAYER:
+        return [_OF_LAYER[name](i, n) for i in range(n)]
     if name in _FIRST_OF:
-        every = _period(model, "global_attn_every_n_layers", _FIRST_OF[name])
+        every = _period(model, *_FIRST_OF[name])
         return _each(n, lambda i: i % every == 0)
-    if name in _EVERY or model.fields.get("sliding_window_pattern") is not None:
+    if name in _EVERY or (name not in TYPES and model.fields.get("sliding_window_pattern") is not None):
         return _every(model, n)
-    if name in ("muse_glimmer_text", "muse_spark_text"):
-        return _each(n, lambda i: (n - 1 - i) % 4 == 0)
     return _windowed(model, n, rotating)
+
+
+def full_kind(model: Model) -> str:
+    """Return the kind of layers that a file lists as full attention, some of which attend through an indexer."""
+    dots3 = model.name == "dots3_note_text" and model.fields.get("use_dsa", "per_layer_config" not in model.fields)
+    return INDEXED if dots3 or model.name == "qwen4_exp_text" else FULL
 
 
 def dense(model: Model, n: int) -> list[bool]:
@@ -111,32 +153,62 @@ def _listed(model: Model, n: int) -> list[str] | None:
     return [inside if i in chosen else outside for i in range(n)]
 
 
+def _stated(model: Model, n: int) -> list[str] | None:
+    """Return the kinds if a file states a number for each layer, else None."""
+    if model.name not in _STATED:
+        return None
+    key, around, none, some = _STATED[model.name]
+    holder = values.mapping(WHO, around, model.fields.get(around) or {}) if around else model.fields
+    if holder.get(key) is None:
+        return None
+    if len(entries := values.sequence(WHO, key, holder[key], longest=MAX_LAYERS)) != n:
+        raise values.out_of_range(
+            f"{WHO}: {key} must have one entry for each of the {n} layers; got {len(entries)}. Correct it.",
+            key,
+            entries,
+            f"a list of {n} entries",
+        )
+    return [some if entry else none for entry in entries]
+
+
+def _dots3(model: Model, n: int) -> list[str]:
+    """Return the kinds of Dots 3, whose layers of full attention have an indexer unless a file switches it off."""
+    full = FULL if model.fields.get("use_dsa") is False else INDEXED
+    slides = model.fields.get("use_sliding_window", True)
+    return [full if not slides or i < 2 or i % 4 == 1 else SLIDING for i in range(n)]
+
+
 def _windowed(model: Model, n: int, rotating: list[bool]) -> list[str]:
     """Return the kinds if a window applies to all layers, to those from one on, or to none."""
-    fields = model.fields
-    if model.name in _ONLY:
-        return [_ONLY[model.name]] * n
+    fields, name = model.fields, model.name
+    if name in _ONLY:
+        return [_ONLY[name]] * n
     if not fields.get("sliding_window"):
         return [FULL] * n
-    if model.name in _ALWAYS_WINDOW:
+    if name in _ALWAYS_WINDOW:
         return [SLIDING] * n
-    if not fields.get("use_sliding_window"):
+    if name not in _WITHOUT_FLAG and (not fields.get("use_sliding_window") or name in TYPES.keys() - READS_FLAG):
         return [FULL] * n
-    if model.name == "smollm3":
+    if name == "qwen3_moe":
+        return [SLIDING] * n
+    if name == "smollm3":
         return [FULL if rotates else SLIDING for rotates in rotating]
-    default = 28 if fields.get("max_window_layers") is None else fields["max_window_layers"]
+    usual = {**_WINDOW_FROM, **_WITHOUT_FLAG}.get(name, 28)
+    default = usual if fields.get("max_window_layers") is None else fields["max_window_layers"]
     first = values.integer(WHO, "max_window_layers", default, low=0, high=MAX_LAYERS)
-    if model.name == "qwen2_moe":
+    if name == "qwen2_moe":
         return _each(n, lambda i: not ((i + 1) % 2 and i < first))
     return _each(n, lambda i: i < first)
 
 
 def _every(model: Model, n: int) -> list[str]:
     """Return kinds in a repeating pattern: a number of layers, or letters such as LLLG."""
+    name = model.name
     letters = model.fields.get("sliding_window_pattern")
-    if model.name.startswith("exaone") and model.fields.get("sliding_window", 0) is None:
+    if name.startswith("exaone") and model.fields.get("sliding_window", 0) is None:
         return [FULL] * n
-    if isinstance(letters, str):
+    default, key = _EVERY.get(name, (1, "sliding_window_pattern"))
+    if isinstance(letters, str) and key == "sliding_window_pattern":
         if not letters or set(letters) - set("LG"):
             raise values.out_of_range(
                 f"{WHO}: sliding_window_pattern must be a number or letters L and G; got {values.short(letters)}. "
@@ -146,18 +218,19 @@ def _every(model: Model, n: int) -> list[str]:
                 "a number, or letters L and G",
             )
         return _each(n, lambda i: letters[i % len(letters)] == "G")
-    key = "global_attn_every_n_layers" if model.name == "afmoe" else "sliding_window_pattern"
-    every = _period(model, key, _EVERY.get(model.name, 1))
-    if model.name == "cohere2_moe":  # it counts its dense layers separately
-        first, own = _dense_first(model, n), _period(model, "prefix_dense_sliding_window_pattern", 1)
+    every = _period(model, default, key)
+    if name == "cohere2_moe":  # it counts its dense layers separately
+        first, own = _dense_first(model, n), _period(model, 1, "prefix_dense_sliding_window_pattern")
         return _each(n, lambda i: (i + 1) % own == 0 if i < first else (i - first + 1) % every == 0)
-    return _each(n, lambda i: (i + 1) % every == 0 or (i == n - 1 and model.name in _ENDS_FULL))
+    last = n - 1 if name in _ENDS_FULL or (name == "olmo_hybrid" and n < every) else None
+    full, other = full_kind(model), LINEAR if name in _LINEAR_BUT else SLIDING
+    return [full if (i + 1) % every == 0 or i == last else other for i in range(n)]
 
 
-def _period(model: Model, key: str, default: int) -> int:
-    value = model.fields.get(key)
+def _period(model: Model, default: int, key: str) -> int:
+    value = model.fields.get(key) if key else None
     return values.integer(WHO, key, default if value is None else value, high=MAX_LAYERS)
 
 
-def _each(n: int, full: Callable[[int], bool], other: str = SLIDING) -> list[str]:
-    return [FULL if full(i) else other for i in range(n)]
+def _each(n: int, full: Callable[[int], bool]) -> list[str]:
+    return [FULL if full(i) else SLIDING for i in range(n)]

@@ -1,5 +1,6 @@
 """Check keys about positions at every level of a file, and warn about those that are not read and contradict others."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,10 @@ _WRITES_ANYWAY = {"falcon"}
 # values in a default configuration of transformers that its code does not read
 _WRITTEN = {("minimax_m3_vl_text", "rotary_dim"): 64}
 _STRETCHED = ("yarn", "llama3", "longrope")
+# names of a scaling in files of other formats, whose parameters no model type reads
+_ELSEWHERE = re.compile(
+    r"^yarn|_yarn|ntk|(rope|rotary)\w*(factor|ratio|scale)$|scaled_rope|llama_4_scaling|original_seq_len|initial_context"
+)
 # types whose outer part has its own rotation
 _ROTATES_OUTSIDE = {"blt", "musicflamingo"}
 
@@ -205,6 +210,8 @@ def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -
         if known is None or key not in reads.OF_SCALING - known or value in _NEUTRAL or not named:
             return None
         return f"rope_type {read.rope_type} has no such parameter"
+    if level.rank == "top" and _ELSEWHERE.search(key) and key not in reads.ELSEWHERE and _is_set(value):
+        return f"{scales} is read"
     if key not in (reads.OF_SCALING - {"truncate"} | {"rope_type"} if level.rank == "around" else reads.INSIDE):
         return None
     mine = {**found.around, **found.own, "rope_type": read.rope_type}.get(key)
@@ -217,6 +224,10 @@ def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -
     if mine is None and key.startswith("mrope_"):
         return "the sections of the model type are read, if it has any"
     return f"{scales} is read" if mine is None or key == "rope_type" else f"{key} is {values.short(mine)}"
+
+
+def _is_set(value: Any) -> bool:
+    return isinstance(value, dict | int | float) and bool(value) and (value is True or value != 1)
 
 
 def _scales(value: Any) -> bool:

@@ -87,9 +87,9 @@ class _NoConfigurationError(ValueError):
 
 
 def _file(folder: Path) -> Path:
-    """Return the configuration of a directory, or a GGUF file if it has no configuration."""
-    path = folder / "config.json"
-    return path if path.is_file() else next(iter(sorted(folder.glob("*.gguf"))), path)
+    """Return the configuration of a directory, Mistral's own if it has no other, or else a GGUF file."""
+    path, *others = folder / "config.json", folder / "params.json", *sorted(folder.glob("*.gguf"))
+    return next((one for one in (path, *others) if one.is_file()), path)
 
 
 def _no_configuration(path: Path, format_: str) -> ValueError:

@@ -1,5 +1,6 @@
-"""The keys about positions that each model type reads, and their places, as in transformers 5.23."""
+"""The keys about positions that each model type reads, and their places, as in transformers 5.24."""
 
+from posenc.config.defaults import DEFAULTS
 from posenc.config.models import FIXED_BASE, LATENT, LOCAL_BASE, ROTARY_DIM, TYPES
 
 # spellings of the base, in any place of a file; those for layers with a window follow
@@ -43,12 +44,23 @@ ELSEWHERE = {
     *("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval", "rope_scaling_layers", "rope_interleave"),
     *("position_embedding_type", "compress_rope_theta", "swa_qk_rope_head_dim", "use_mem_rope", "qk_nope_head_dim"),
     *("alibi", "rotary_value", "swa_qk_nope_head_dim", "relative_attention_num_buckets"),
+    *("partial_rotary_factors", "use_rope_layers", "yarn_only_types"),
     *("n_positions", "max_position_embeddings", "original_max_position_embeddings", "max_2d_position_embeddings"),
 }
 # types that read an entry of rope_parameters for each kind of layer; all others read one object for all layers
 BY_KIND = {
-    *("beam", "cohere_compass_text", "deepseek_v4", "diffusion_gemma_text", "dots3_note_text", "embedding_gemma2_text"),
-    *("gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "laguna", "lfm3", "mellum", "mimo_v2_flash"),
+    *("beam", "cohere_compass_text", "deepseek_v4", "diffusion_gemma_text", "dory", "dots3_note_text"),
+    *(
+        "embedding_gemma2_text",
+        "gemma3_text",
+        "gemma3n_text",
+        "gemma4_text",
+        "gemma4_unified_text",
+        "laguna",
+        "lfm3",
+        "mellum",
+        "mimo_v2_flash",
+    ),
     *("modernbert", "modernbert-decoder", "neomme", "olmo3", "step3p5", "t5gemma2_decoder", "t5gemma2_text"),
     *("ultrabert", "zaya"),
 }
@@ -58,6 +70,8 @@ _SPREADS_OLD = {
     *("gemma3_text", "gemma3n_text", "modernbert", "modernbert-decoder", "olmo3", "step3p5", "t5gemma2_decoder"),
     *("t5gemma2_text", *_SPREADS),
 }
+# types that update their default parameters by rope_scaling, whose rope_type then is not that of the older key type
+_UPDATES = _SPREADS_OLD - _SPREADS
 # objects of parameters that types ignore
 _UNREAD_OBJECTS = {**dict.fromkeys((*FIXED_BASE, "esm"), SCALINGS), "cohere2_moe": ("rope_scaling",)}
 # types that read base and share only among the parameters, and types that do so if a file has no parameters
@@ -65,10 +79,7 @@ _INNER_ONLY = {
     *("beam", "cohere_compass_text", "diffusion_gemma_text", "embedding_gemma2_text", "gemma4_text"),
     *("gemma4_unified_text", "laguna", "mellum", "mimo_v2_flash", "zaya"),
 }
-_FILLED = {
-    *("cosmos3_edge_text", "moonshine_streaming", "muse_spark_text", "nemotron3_5_transcribe_asr_audio"),
-    "nemotron3_5_transcribe_word_timestamp",
-}
+_FILLED = {key: {name for name, own in DEFAULTS.items() if key in own} for key in ("rope_theta", SHARES[0])}
 _OWN_BASE = {
     **dict.fromkeys(("gpt_neox", "gpt_neox_japanese"), ("rotary_emb_base",)),
     **dict.fromkeys(("modernbert", "modernbert-decoder"), ("global_rope_theta",)),
@@ -76,6 +87,7 @@ _OWN_BASE = {
 }
 _OWN_SHARE = {
     **dict.fromkeys(("gpt_neox", "gpt_neox_japanese"), ("rotary_pct",)),
+    **dict.fromkeys(("codegen", "gptj"), ()),
     **dict.fromkeys(("bamba", "neomme", "dots3_note_text", "step3p5", *_INNER_ONLY), ()),
 }
 
@@ -90,6 +102,16 @@ def spreads(name: str, key: str) -> bool:
     return name not in BY_KIND or name in (_SPREADS_OLD if key == "rope_scaling" else _SPREADS)
 
 
+def reads_type(name: str, key: str) -> bool:
+    """Return whether one object under a key may name its type by the older key type."""
+    return key != "rope_scaling" or name not in _UPDATES
+
+
+def has_one_base(name: str, flat: bool) -> bool:
+    """Return whether layers with a window have the base of all others, as one object for all kinds has in Dots 3."""
+    return name == "dots3_note_text" and flat
+
+
 def base_keys(name: str, local: bool, filled: bool) -> tuple[str, ...]:
     """Return the keys next to the parameters under which a type reads a base; an unknown type reads all.
 
@@ -100,10 +122,10 @@ def base_keys(name: str, local: bool, filled: bool) -> tuple[str, ...]:
     """
     if name not in TYPES:
         return BASES[:4]
-    if name in _INNER_ONLY or (name in _FILLED and not filled):
+    if name in _INNER_ONLY or (name in _FILLED["rope_theta"] and not filled):
         return ()
     if local and name in LOCAL_BASE:
-        return (LOCAL_BASE[name][0],)
+        return tuple(filter(None, LOCAL_BASE[name][:1]))
     return _OWN_BASE.get(name, ("rope_theta",))
 
 
@@ -111,7 +133,7 @@ def share_keys(name: str, filled: bool) -> tuple[str, ...]:
     """Return the keys next to the parameters under which a type reads the share of a head that rotates."""
     if name not in TYPES:
         return SHARES[:2]
-    if name in _FILLED and not filled:
+    if name in _FILLED[SHARES[0]] and not filled:
         return ()
     return _OWN_SHARE.get(name, SHARES[:1])
 

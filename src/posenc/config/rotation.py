@@ -6,6 +6,7 @@ from typing import Any
 
 from posenc.config import kinds, misplaced, oddities, patterns, places, spelling, unrotated, values
 from posenc.config.axes import axes
+from posenc.config.defaults import parameters
 from posenc.config.model import WHO, ConfigWarning, Model, open_model
 from posenc.config.models import CLOCKWISE, LATENT, READS_INTERLEAVE, TYPES, Facts, Layout, Pairing, facts
 from posenc.config.reading import Source
@@ -66,7 +67,7 @@ class Rotary:
 def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | None = None) -> Rotary:
     """Return the rotation of one kind of layer in a model's configuration.
 
-    It reads the keys that transformers 5.23 reads, in old and new spellings, with its defaults. There are two
+    It reads the keys that transformers 5.24 reads, in old and new spellings, with its defaults. There are two
     differences: problems that transformers only logs, such as a factor below 1, are errors here, and an odd number of
     dimensions is not rounded up.
 
@@ -92,7 +93,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
             f"config.rotary: {model.model_type} does not rotate by one position, so it has no pairing of dimensions; "
             f"positions enter by {other.means}. Use posenc.PerLayer.from_config, if posenc has its encodings."
         )
-    known = facts(model.model_type, pairing)
+    known = facts(model.model_type, pairing, model.native)
     listed = kinds.layers(model, unknown=24)
     kind = _kind(model, listed, layer_type)
     found = spelling.spelled(model, kind)
@@ -132,7 +133,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
 
 def _kind(model: Model, listed: list[str], layer_type: str | None) -> str:
     """Return the requested kind of layer, or the default if it is unambiguous."""
-    own = model.fields.get("rope_scaling") or model.fields.get("rope_parameters")
+    own = parameters(model.fields, model.name)
     nested = [key for key, value in own.items() if isinstance(value, dict)] if isinstance(own, dict) else []
     rotating = [kind for kind in dict.fromkeys(listed) if kinds.rotates(kind)]
     if layer_type is not None:

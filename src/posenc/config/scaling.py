@@ -1,4 +1,4 @@
-"""Read and check the parameters of each type of scaling, with the defaults of transformers 5.23."""
+"""Read and check the parameters of each type of scaling, with the defaults of transformers 5.24."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

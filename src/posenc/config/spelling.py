@@ -5,8 +5,18 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from posenc.config import kinds, patterns, reads, values
+from posenc.config.defaults import COMPLETED, DEFAULTS
 from posenc.config.model import WHO, Model
-from posenc.config.models import FILLS_IN, FIXED_BASE, LABELS, LOCAL_BASE, OWN_SCALING, SCALES_FULL_ONLY, Facts
+from posenc.config.models import (
+    FILLS_IN,
+    FIXED_BASE,
+    LABELS,
+    LOCAL_BASE,
+    MERGES,
+    SCALES_FULL_ONLY,
+    TYPES,
+    Facts,
+)
 
 Spelling = Literal["rope_parameters", "rope_scaling", "top level"]
 SCALED = ("linear", "dynamic", "yarn", "longrope", "llama3")
@@ -43,39 +53,19 @@ def spelled(model: Model, kind: str) -> Spelled:
 
     Raises:
         TypeError: They are not an object.
-        ValueError: There are none for this kind, or none for a type that has its own default scaling.
+        ValueError: There are none for this kind, although other kinds have some.
     """
-    seen = reads.objects(model.name)
-    old, new = (model.fields.get(key) if key in seen else None for key in reads.SCALINGS)
-    if old and new and old != new:
-        model.warn(
-            "two_spellings",
-            "rope_scaling",
-            "rope_scaling and rope_parameters differ; rope_scaling is used.",
-            value={"rope_scaling": old, "rope_parameters": new},
-            allowed="one of the two, or both alike",
-            meanings=(("rope_scaling", f"{summary(old)}, which is used"), ("rope_parameters", summary(new))),
-            fix="Remove the wrong one; transformers 5 writes only rope_parameters.",
-        )
-    key: Spelling = "rope_scaling" if old else "rope_parameters" if new else "top level"
-    around = values.mapping(WHO, key, old or new or {})
-    if not around and model.name in OWN_SCALING:
-        raise values.missing(
-            f"{WHO}: rope_parameters is missing, and transformers has its own default scaling for {model.name}; "
-            f"got None. Write the parameters into the file.",
-            "rope_parameters",
-            None,
-            "an object",
-            fix="Write the parameters of the scaling into the file.",
-        )
-    nested = any(isinstance(value, dict) for value in around.values())
+    key, around = _read_object(model)
+    nested = _is_nested(around)
     if kind == patterns.UNSCALED and not nested:
         return Spelled({name: around[name] for name in ("rope_theta",) if name in around}, around, key, False)
     if not nested:
         if around and model.name in FILLS_IN and not reads.spreads(model.name, key):
             return Spelled({}, around, key, False, left_out=True)  # transformers uses its defaults; `places` warns
         full_only = model.name in SCALES_FULL_ONLY and kind == kinds.SLIDING
-        return Spelled({} if full_only else around, around, key, False)
+        typed = reads.reads_type(model.name, key)
+        read = around if typed else {name: value for name, value in around.items() if name != "type"}
+        return Spelled({} if full_only else read, around, key, False)
     label = LABELS.get(model.name, {}).get(kind, kind)
     if label not in around and model.name not in FILLS_IN:
         inner = [values.short(name) for name, value in around.items() if isinstance(value, dict)][:8]
@@ -88,7 +78,70 @@ def spelled(model: Model, kind: str) -> Spelled:
             fix=f"Add an entry for {kind} to {key}.",
         )
     own = around.get(label)
-    return Spelled(values.mapping(WHO, f"{key}.{label}", {} if own is None else own), around, key, True, own is None)
+    entry = values.mapping(WHO, f"{key}.{label}", {} if own is None else own)
+    if model.name in COMPLETED:
+        entry = {**DEFAULTS[model.name].get(label, {}), **entry}
+    return Spelled(entry, around, key, True, own is None)
+
+
+def _default(model: Model) -> dict[str, Any]:
+    """Return the parameters of a type for a file that has none, with a warning."""
+    own = DEFAULTS.get(model.name, {})
+    if own:
+        text = f"rope_parameters is missing; those that transformers has for {model.name} are used."
+        meanings = (("left out", "the default of transformers; other programs may use another"),)
+        fix = "Write the parameters into the file."
+        model.warn("assumed", "rope_parameters", text, value=None, allowed="an object", meanings=meanings, fix=fix)
+    return own
+
+
+def _read_object(model: Model) -> tuple[Spelling, dict[str, Any]]:
+    """Return the object of parameters that is read, and its key; some types read both objects if a file has both."""
+    seen = reads.objects(model.name)
+    old, new = (values.mapping(WHO, key, model.fields.get(key) or {}) if key in seen else {} for key in reads.SCALINGS)
+    if not old or not new:
+        return ("rope_scaling", old) if old else ("rope_parameters", new) if new else ("top level", _default(model))
+    kinds_of = MERGES.get(model.name, ()) if _is_nested(new) else ()
+    around = {key: {**own, **old} if key in kinds_of and own else own for key, own in new.items()} if kinds_of else old
+    if _normal(model, around) != _normal(model, new):
+        model.warn(
+            "two_spellings",
+            "rope_scaling",
+            "rope_scaling and rope_parameters differ; rope_scaling is used.",
+            value={"rope_scaling": old, "rope_parameters": new},
+            allowed="one of the two, or both alike",
+            meanings=(("rope_scaling", f"{summary(old)}, which is used"), ("rope_parameters", summary(new))),
+            fix="Remove the wrong one; transformers 5 writes only rope_parameters.",
+        )
+    return "rope_parameters" if kinds_of else "rope_scaling", around
+
+
+def _is_nested(around: dict[str, Any]) -> bool:
+    return any(isinstance(value, dict) for value in around.values())
+
+
+def _normal(model: Model, own: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters in one spelling and with the values next to them, so that two objects can be compared."""
+    if _is_nested(own):
+        return {key: _normal(model, one) for key, one in own.items() if isinstance(one, dict)}
+    out = {key: value for key, value in own.items() if key not in ("type", "rope_type") and value is not None}
+    name = own.get("rope_type") or own.get("type") or "default"
+    out["rope_type"] = {"su": "longrope", "mrope": "default"}.get(name, name) if isinstance(name, str) else name
+    outside = {
+        "rope_theta": reads.base_keys(model.name, False, True),
+        "partial_rotary_factor": reads.share_keys(model.name, True),
+        "original_max_position_embeddings": reads.LENGTHS[::-1],
+    }
+    for key, places in outside.items():
+        found = (model.fields[place] for place in places if model.fields.get(place) is not None)
+        if key != "original_max_position_embeddings" or out["rope_type"] != "default":
+            out.setdefault(key, next(found, None))
+    known = TYPES.get(model.name)
+    if out["rope_theta"] is None:
+        out["rope_theta"] = known.base if known else 1e4
+    if out["partial_rotary_factor"] in (None, known.share if known else 1.0):
+        del out["partial_rotary_factor"]
+    return out
 
 
 def rope_type(model: Model, own: dict[str, Any]) -> str:
@@ -100,6 +153,8 @@ def rope_type(model: Model, own: dict[str, Any]) -> str:
     name = own.get("rope_type")
     name = own.get("type") if name is None else name
     name = "default" if name is None else values.text(WHO, "rope_type", name)
+    if name == "deepseek_yarn" and model.name == "sarvam_mla":
+        return "yarn"
     if name == "su" or (name == "yarn" and model.name in ("phi3", "phi4_multimodal")):
         return "longrope"  # Phi-3's names from before the paper
     if name == "mrope":
@@ -155,14 +210,16 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
             return _checked("layer_rope_theta", own.pop())
     if found.own.get("rope_theta") is not None:
         return _checked("rope_theta", found.own["rope_theta"])
-    local = kind == kinds.SLIDING
+    local = kind == kinds.SLIDING and not reads.has_one_base(model.name, found.key != "top level" and not found.nested)
     keys = reads.base_keys(model.name, local, bool(found.around))
     default = LOCAL_BASE[model.name][1] if local and model.name in LOCAL_BASE else facts.base
     for key in keys:
         if model.fields.get(key) is not None:
             return _checked(key, model.fields[key])
-    keys = keys or ("rope_theta",)
-    if model.name not in FIXED_BASE and not found.left_out:
+    if not keys and local and model.name in LOCAL_BASE:
+        _unread_base(model, default)
+    elif model.name not in FIXED_BASE and not found.left_out:
+        keys = keys or ("rope_theta",)
         model.warn(
             "theta_missing",
             keys[0],
@@ -176,6 +233,21 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
             fix=f'Write "{keys[0]}": {default:.1f} into the file, or the base of the training.',
         )
     return default
+
+
+def _unread_base(model: Model, default: float) -> None:
+    """Add a warning about a base that layers with a window do not read, unless it is theirs."""
+    given = model.fields.get("rope_theta")
+    if given not in (None, default):
+        model.warn(
+            "unread",
+            "rope_theta",
+            f"rope_theta {values.short(given)} is not read for layers with a window: the base is {default:g}.",
+            value=given,
+            allowed="the base of each kind of layer, in rope_parameters",
+            meanings=(("rope_theta", f"the base of full attention; layers with a window have {default:g}"),),
+            fix='Write it for each kind: "rope_parameters": {"sliding_attention": {"rope_theta": ...}, ...}.',
+        )
 
 
 def _checked(key: str, value: object) -> float:

@@ -1,4 +1,4 @@
-"""Facts about the model types of transformers 5.23 that rotate queries and keys by one position, one row for each type.
+"""Facts about the model types of transformers 5.24 that rotate queries and keys by one position, one row for each type.
 
 They were read from each type's modelling code. Vision towers that rotate by two axes of an image are not listed. A row
 has the type, h (half) or i (interleaved), the base, the share of a head's dimensions that rotate, and the defaults of
@@ -9,6 +9,7 @@ rotates all dimensions; any other "-" means that there is no default.
 ROWS = """\
 afmoe h 10000 - 2048 16 128 16384
 apertus h 12000000 - 4096 32 - 65536
+apertus1p5_text h 12000000 - 4096 32 - 65536
 arcee h 10000 - 2560 32 - 4096
 aria_text h 10000 - 4096 32 - 2048
 axk1 i 10000 - 7168 64 - 32768
@@ -44,6 +45,7 @@ dia_encoder h 10000 - 1024 16 128 1024
 diffllama h 10000 - 2048 32 - 2048
 diffusion_gemma_text h 1000000 1 2304 8 256 131072
 doge h 10000 - 1024 8 - 2048
+dory h 10000 - 2560 16 256 8192
 dots1 h 10000 - 4608 32 - 2048
 dots3_note_audio_encoder h 10000 0.5 1280 20 - 6000
 dots3_note_text i 80000000 1 5120 128 256 524288
@@ -56,6 +58,7 @@ esm h 10000 - 768 12 - 1026
 esmc h 10000 - 2560 40 - 2048
 eurobert h 10000 - 768 12 - 8192
 evolla h 500000 - 4096 32 - 8192
+exaone h 500000 - 4096 32 - 4096
 exaone4 h 10000 - 4096 32 - 2048
 exaone_moe h 10000 - 4096 32 - 2048
 falcon h 10000 - 4544 71 - 2048
@@ -100,6 +103,7 @@ hunyuan_v1_moe h 10000 - 4096 32 - 2048
 hunyuan_vl_text h 10000 - 4096 32 - 2048
 hy_v3 h 11158840 - 4096 64 128 131072
 hy_v4 h 10000 - 2816 32 256 262144
+hy_v4_vl_text i 10000 - 6144 64 256 262144
 hyperclovax h 10000 - 4096 32 - 2048
 idefics h 10000 - 4096 32 - 2048
 internlm3 h 10000 - 4096 32 128 32768
@@ -110,6 +114,7 @@ jina_embeddings_v3 h 20000 - 1024 16 - 8194
 kolibri1 h 10000 - 2560 48 128 262144
 kyutai_speech_to_text h 10000 - 2048 32 - 750
 laguna h 500000 1 2048 48 128 131072
+lara_mini h 10000 - 1024 16 128 131072
 lasr_encoder h 10000 - 512 8 - 10000
 lfm2 h 1000000 - 2560 32 - 128000
 lfm2_moe h 1000000 - 2048 32 - 128000
@@ -137,15 +142,15 @@ modernbert h 160000 - 768 12 - 8192
 modernbert-decoder h 160000 - 768 12 - 8192
 molmo2_text h 10000 - 4096 32 128 36864
 moonshine i 10000 0.9 288 8 - 512
-moonshine_streaming i 10000 0.8 320 8 - 4096
+moonshine_streaming i 10000 1 320 8 - 4096
 moshi h 10000 - 4096 32 - 3000
 muse_glimmer_assistant h 500000 - 6656 32 128 131072
 muse_glimmer_text h 10000 - 6656 32 128 131072
 muse_spark_text h 500000 - 8192 128 64 1048576
 nanochat h 10000 - 768 6 - 2048
 nemotron h 10000 0.5 6144 48 - 4096
-nemotron3_5_transcribe_asr_audio h 10000 0.5 1280 10 - 5000
-nemotron3_5_transcribe_word_timestamp h 10000 0.5 1280 16 - 5000
+nemotron3_5_transcribe_asr_audio h 10000 1 1280 10 - 5000
+nemotron3_5_transcribe_word_timestamp h 10000 1 1280 16 - 5000
 nemotron3_diarization_audio h 10000 1 512 8 - 5000
 neomme h 1000000 1 1024 16 64 16384
 neucodec h 10000 - 1024 16 64 4096
@@ -189,6 +194,8 @@ qwen3_vl_text h 500000 - 4096 32 128 128000
 qwen4_exp_text h 10000 1 2048 16 256 32768
 recurrent_gemma h 10000 0.5 2560 10 - -
 roformer i 10000 - 768 12 - 1536
+sarvam_mla i 10000 - 4096 64 - 4096
+sarvam_moe h 8000000 1 4096 64 64 131072
 seed_oss h 10000 - 4096 80 128 524288
 smollm3 h 2000000 - 2048 16 - 32768
 solar_open h 1000000 1 4096 64 128 131072

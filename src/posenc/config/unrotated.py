@@ -1,4 +1,4 @@
-"""Model types that do not rotate by one position, and their position encodings in transformers 5.23."""
+"""Model types that do not rotate by one position, and their position encodings in transformers 5.24."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -132,7 +132,7 @@ def _t5(fields: Mapping[str, Any]) -> list[Way]:
         "max_distance": _whole(fields, "relative_attention_max_distance", default=128),
         "score_scale": 1.0,
     }
-    depth, shared = _whole(fields, "num_layers", high=10_000), fields["model_type"] != "umt5"
+    depth, shared = _depth(fields), fields["model_type"] != "umt5"
     found = [Way("encoder", depth, "t5", options | {"bidirectional": True}, shared)]
     if fields.get("is_encoder_decoder", True):
         behind = _whole(fields, "num_decoder_layers", default=depth, high=10_000)
@@ -165,7 +165,8 @@ def _deberta(fields: Mapping[str, Any]) -> list[Way]:
 
 def _swin(fields: Mapping[str, Any]) -> list[Way]:
     window = _whole(fields, "window_size", high=256)
-    depths, heads = (values.sequence(WHO, key, fields.get(key), longest=64) for key in ("depths", "num_heads"))
+    own = "num_heads" if fields.get("num_heads") is not None else "num_attention_heads"
+    depths, heads = (values.sequence(WHO, key, fields.get(key), longest=64) for key in ("depths", own))
     if len(depths) != len(heads):
         raise ValueError(
             f"{WHO}: depths and num_heads must both have one entry for each stage; got {len(depths)} and "
@@ -258,8 +259,9 @@ def _none(fields: Mapping[str, Any]) -> list[Way]:
 
 
 def _base(fields: Mapping[str, Any], default: float) -> float:
-    own = values.mapping(WHO, "rope_parameters", fields.get("rope_parameters") or fields)
-    return values.number(WHO, "rope_theta", own.get("rope_theta", default), low=1.0, high=1e12, above=True)
+    own = values.mapping(WHO, "rope_parameters", fields.get("rope_parameters") or {})
+    given = own.get("rope_theta", fields.get("rope_theta", default))
+    return values.number(WHO, "rope_theta", given, low=1.0, high=1e12, above=True)
 
 
 def _pixtral(fields: Mapping[str, Any]) -> list[Way]:
@@ -288,10 +290,13 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), _T5),
     "deberta-v2": Kind("DeBERTa's products with tables of distances", _deberta),
     "inkling_text": Kind("Inkling's curves over the distance", _inkling),
-    "inkling2_text": Kind(
-        "Inkling's curves over the distance, with mixes whose length is clipped, which no encoding does. Construct "
-        "posenc.Inkling, and clip what it places",
-        None,
+    **dict.fromkeys(
+        ("inkling2_text", "inkling2_loop_text"),
+        Kind(
+            "Inkling's curves over the distance, with mixes whose length is clipped, which no encoding does. Construct "
+            "posenc.Inkling, and clip what it places",
+            None,
+        ),
     ),
     "swin": Kind("a learned table of distances in a window", _swin),
     **dict.fromkeys(("gpt2", "openai-gpt", "gpt_neo", "gpt_bigcode", "clvp_decoder"), Kind(_LEARNED, _table())),

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from posenc.config import reads, values
 from posenc.config.model import WHO, Model
-from posenc.config.models import GLOBAL_HEAD_DIM, LATENT, ROTARY_DIM, TYPES, Facts
+from posenc.config.models import DERIVES_HEAD, GLOBAL_HEAD_DIM, LATENT, ROTARY_DIM, TYPES, Facts
 
 Side = Literal["first", "last"]
 MAX_HEAD_DIM = 8192
@@ -142,7 +142,7 @@ def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> 
     if kind == "full_attention" and model.name in GLOBAL_HEAD_DIM and "per_layer_config" not in model.fields:
         model.assume("global_head_dim", 512, f"from 1 to {MAX_HEAD_DIM}")
         return 512
-    if (given := model.size("head_dim")) is not None:
+    if model.name not in DERIVES_HEAD and (given := model.size("head_dim")) is not None:
         return given
     if facts.head_dim is not None:
         return model.size("head_dim", facts.head_dim) or facts.head_dim

@@ -142,6 +142,7 @@ def axial_rope(
     n_axes: int = 2,
     base: float = 10000.0,
     spectrum: Literal["shared", "dealt"] = "shared",
+    widths: tuple[int, ...] | None = None,
     pairing: Literal["half", "interleaved"] = "half",
     inv_freq: Array | None = None,
 ) -> tuple[Array, Array]:
@@ -156,24 +157,29 @@ def axial_rope(
     head_dim/2 - 1, is that of `rope` over ALL pairs, dealt out to the axes in rotation, so no two pairs have the
     same: pair k of axis a rotates by p[a] * theta_m, m = a + k * n_axes. The code has only two axes.
 
-    p (n_axes,) in positions, fractions and negatives allowed; theta in radians per position; width even;
+    widths gives axis a its own width in place of head_dim / n_axes: theta_k = base**(-2k/widths[a]), k = 0..
+    widths[a]/2 - 1. CogVideoX (Yang et al. 2024, arXiv 2408.06072, 3D-RoPE): (d/4, 3d/8, 3d/8). Without a formula in a
+    paper, from the authors' code: (16, 56, 56) in FLUX (Black Forest Labs, EmbedND, axes_dim), and
+    (d - 4 (d // 6), 2 (d // 6), 2 (d // 6)) in Wan (Wan 2025, arXiv 2503.20314, rope_params), 44, 42 and 42 of 128.
+
+    p (n_axes,) in positions, fractions and negatives allowed; theta in radians per position; widths even;
     inv_freq replaces theta when given, and base is then unused: (width/2,), for every axis, if shared; (head_dim/2,),
-    before dealing, if dealt.
-    Pairs are numbered j = axis * width/2 + k, the run of axis 0 first, as in the authors' code (the paper's
-    formula deals pairs to the axes in rotation; the same up to a permutation). pairing as in `rope`, over all
-    pairs: "half" lanes j, j + head_dim/2, "interleaved" lanes 2j, 2j+1. Departure: the paper's base is 100.
+    before dealing, if dealt, and axis by axis with widths.
+    Pairs are numbered j, the run of axis 0 first, as in the authors' code (the paper's formula deals pairs to the axes
+    in rotation; the same up to a permutation). pairing as in `rope`, over all pairs: "half" lanes j, j + head_dim/2,
+    "interleaved" lanes 2j, 2j+1. Departure: the paper's base is 100.
     """
-    run = head_dim // n_axes // 2
     at = np.atleast_1d(p)
     rotation = np.eye(head_dim)
-    for axis in range(n_axes):
-        for k in range(run):
-            j = axis * run + k
+    j = 0
+    for axis, width in enumerate(widths or [head_dim // n_axes] * n_axes):
+        for k in range(width // 2):
             x, y = {"half": (j, j + head_dim // 2), "interleaved": (2 * j, 2 * j + 1)}[pairing]
-            m, n_thetas = {"shared": (k, run), "dealt": (axis + k * n_axes, n_axes * run)}[spectrum]
-            theta = base ** (-m / n_thetas) if inv_freq is None else inv_freq[m]
+            m, n_thetas = {"shared": (k, width // 2), "dealt": (axis + k * n_axes, head_dim // 2)}[spectrum]
+            theta = base ** (-m / n_thetas) if inv_freq is None else inv_freq[m if widths is None else j]
             rotation[x, x], rotation[x, y] = math.cos(at[axis] * theta), -math.sin(at[axis] * theta)
             rotation[y, x], rotation[y, y] = math.sin(at[axis] * theta), math.cos(at[axis] * theta)
+            j += 1
     return rotation, rotation.copy()
 
 

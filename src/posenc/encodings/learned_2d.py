@@ -100,8 +100,9 @@ class Learned2D(Additive):
             width: Columns of patches.
             rule: "timm" (the default: bicubic with antialiasing; OpenCLIP too), "transformers" (bicubic without
                 antialiasing: ViT, DINOv2, CLIP, SigLIP), "torchvision" (bicubic, corners aligned), "dinov2" (the
-                authors' code: bicubic, by the scale (new + 0.1) / old), "siglip2" (bilinear with antialiasing) or
-                "bilinear", or a mapping of arguments of torch's interpolate: mode, antialias, align_corners.
+                authors' code: bicubic, by the scale (new + 0.1) / old), "siglip2" (bilinear with antialiasing),
+                "qwen3_vl" (bilinear, corners aligned) or "bilinear", or a mapping of arguments of torch's interpolate:
+                mode, antialias, align_corners.
 
         Raises:
             ValueError: A size is below 1, or the rule is unknown.

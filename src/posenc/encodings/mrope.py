@@ -189,15 +189,15 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
         return cls(**options, **axes, inv_freq=found.inv_freq, attention_factor=found.gain)
 
 
-def counted(who: str, sections: Sequence[int], what: str) -> tuple[int, ...]:
-    """Return the number of pairs, or heads, of each axis.
+def counted(who: str, sections: Sequence[int], what: str, name: str = "sections") -> tuple[int, ...]:
+    """Return the number of pairs, heads or dimensions of each axis.
 
     Raises:
         TypeError: `sections` is not a list of whole numbers.
     """
-    found = entries(who, "sections", sections)
+    found = entries(who, name, sections)
     if not all(isinstance(n, Integral) and not isinstance(n, bool) for n in found):
-        raise TypeError(f"{who}: sections must be whole numbers of {what}; got sections={tuple(found)}.")
+        raise TypeError(f"{who}: {name} must be whole numbers of {what}; got {name}={tuple(found)}.")
     return tuple(map(int, found))
 
 

@@ -23,6 +23,7 @@ RULES_2D: dict[str, dict[str, Any]] = {
     "torchvision": {"mode": "bicubic", "align_corners": True},  # interpolate_embeddings
     "dinov2": {"mode": "bicubic", "offset": 0.1},  # the authors' code, and that of DINO
     "siglip2": {"mode": "bilinear", "antialias": True},  # in transformers
+    "qwen3_vl": {"mode": "bilinear", "align_corners": True},  # four corners of the table at even steps
     "bilinear": {"mode": "bilinear"},  # BEiT in transformers
 }
 RULES_1D: dict[str, dict[str, Any]] = {

@@ -102,6 +102,7 @@ def yarn_bounds(
     """
 
     def pair(periods: float) -> float:
+        periods = max(periods, 1e-290)  # a smaller number would make the quotient infinite
         return width * math.log(original_max_len / (periods * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = pair(beta_fast), pair(beta_slow)

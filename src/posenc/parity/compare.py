@@ -127,7 +127,7 @@ def mean(source: Checked) -> list[Meaning]:
     pairing: config.Pairing | None = None if model.name in TYPES else "half"  # frequencies do not depend on it
     order = dict.fromkeys(kind for kind in kinds.layers(model, unknown=24) if kinds.rotates(kind))
     found = dict[str, Meaning]()
-    for kind in sorted(order, key=lambda kind: kind != kinds.FULL):
+    for kind in sorted(order, key=lambda kind: (kind != kinds.FULL, "sliding" in kind)):
         rotary = config.rotary(source, kind, pairing=pairing)
         same_in_all = replace(rotary, layer_type="", window=None, warnings=())
         found.setdefault(repr(same_in_all), Meaning(rotary, source, pairing))

@@ -34,6 +34,8 @@ _MODULES = {
     "families.counts": "position_fn packed_position_fn learned_rows_fn",
     "families.cache": "cached_model",
     "families.attention": "attention",
+    "families.contents": "scores_fn shift_fn",
+    "families.learned_bias": "learned_bias_fn",
     "laws": "encoding",
 }
 FAMILIES = {convention: module for module, names in _MODULES.items() for convention in names.split()}
@@ -79,7 +81,7 @@ def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = Non
         except CannotTellError as open_:
             found = Report("cannot_tell", convention, because=str(open_))
     known = rules.known()
-    causes = tuple(c if c.help or c.code not in known else replace(c, help=known[c.code].fix) for c in found.causes)
+    causes = tuple(c if c.fix or c.code not in known else replace(c, fix=known[c.code].fix) for c in found.causes)
     return replace(found, causes=causes, not_judged=(*found.not_judged, *unread))
 
 

@@ -244,6 +244,11 @@ def _not_finite(source: object) -> tuple[str, Any]:
 
 
 def _unknown(model: Model) -> str:
+    if model.native:
+        return (
+            f"{model.native} is the format of Mistral's and Meta's own code, and the pairing belongs to the weights. "
+            f"Pass --pairing interleaved for the weights next to it (consolidated), or half for converted ones."
+        )
     name = values.short(model.model_type)
     near = ", ".join(get_close_matches(str(model.model_type)[:64], TYPES, n=3))
     return (

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posenc.verify.spec import encoding_of
+
 _POSITIONS = "positions position pos position_ids pos_ids p ids idx indices input_pos seq_pos token_positions"
 _OFFSET = (
     "offset start start_pos pos_offset seq_offset position_offset past_len past_length cache_len seqlen_offset begin"
@@ -20,6 +22,7 @@ _Q, _K = "q query queries xq query_states q_states", "k key keys xk key_states k
 _HEADS = "heads n_heads num_heads nheads n_head num_attention_heads head_count"
 _Q_LEN = "q_len qlen query_len query_length len_q q_length n_q seq_q tq lq tgt_len num_queries"
 _KV_LEN = "kv_len k_len klen key_len key_length len_k kv_length n_k seq_k tk lk src_len"
+_ALIBI = "alibi alibi@authors alibi@geometric alibi@one-sided alibi@falcon"
 _H, _W = "h height rows grid_h n_rows hh win_h window_h", "w width cols columns grid_w n_cols ww win_w window_w"
 
 
@@ -30,13 +33,15 @@ class Convention:
     Args:
         call: What build() returns, how it is called, and the result; a program is called by the same names.
         words: For each argument of the call, the names that identify this convention; empty if any name may.
-            None if it is not a plain call: its type identifies it.
+            None if it is not a plain call: its type identifies it; () if the arguments depend on the encoding.
         called: A word in the function's own name that identifies it.
+        encodings: The values of the specification's word encoding that it can judge, in words; empty if any.
     """
 
     call: str
     words: tuple[str, ...] | None = None
     called: str = ""
+    encodings: str = ""
 
     @property
     def functions(self) -> dict[str, tuple[str, ...]]:
@@ -47,67 +52,169 @@ class Convention:
         """
         return {name: tuple(args.split(", ")) for name, args in re.findall(r"(\w+)\(([\w, ]+)\)", self.call)}
 
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The axes of tensors.
+
+        >>> CONVENTIONS["attention"].axes["k"]
+        ('batch', 'heads', 'seq', 'dim')
+        """
+        found = re.findall(r"((?:\w+(?:, | and ))*\w+) \(([\w, ]+)\)", self.call)
+        return {
+            name: tuple(axis.strip(",") for axis in axes.split(", "))
+            for names, axes in found
+            for name in re.split(", | and ", names)
+        }
+
+    @property
+    def signatures(self) -> dict[str, tuple[str, ...]]:
+        """The arguments by encoding, if they depend on it: "f(q, k, table) for NAME".
+
+        >>> CONVENTIONS["shift_fn"].signatures
+        {'transformer_xl': ('x',)}
+        """
+        return {name: tuple(args.split(", ")) for args, name in re.findall(r"\w+\(([\w, ]+)\) for (\w+)", self.call)}
+
 
 CONVENTIONS: Mapping[str, Convention] = {
-    "hf_rope": Convention("(module rotary(x, position_ids) -> (cos, sin), function apply(q, k, cos, sin) -> (q, k))"),
-    "meta_complex": Convention("(function table(end) -> complex table, function apply(q, k, table) -> (q, k))"),
-    "rope_fn": Convention("rope(x, positions), x (batch, heads, seq, dim), positions (seq,)", ("", _POSITIONS)),
-    "rope_offset_fn": Convention("rope(x, offset)", ("", _OFFSET)),
-    "lucidrains": Convention("object with rotate_queries_or_keys(x, offset)"),
-    "bshd_module": Convention("forward(q, k) on (batch, seq, heads, dim), positions from 0", (_Q, _K)),
-    "xpos_fn": Convention("xpos(q, k) -> (q, k)", (_Q, _K), "xpos"),
+    "hf_rope": Convention(
+        "(module rotary(x, position_ids) -> (cos, sin), function apply(q, k, cos, sin) -> (q, k)), q and k (batch, "
+        "heads, seq, dim), position_ids (batch, seq), x any tensor with their dtype",
+        encodings="rope",
+    ),
+    "meta_complex": Convention(
+        "(function table(end) -> complex table, function apply(q, k, table) -> (q, k)), q and k (batch, seq, heads, "
+        "dim), table (seq, pairs) of the call's own positions",
+        encodings="rope",
+    ),
+    "rope_fn": Convention(
+        "rope(x, positions), x (batch, heads, seq, dim), positions (seq,)", ("", _POSITIONS), encodings="rope"
+    ),
+    "rope_offset_fn": Convention(
+        "rope(x, offset), x (batch, heads, seq, dim), positions offset, offset + 1, ..", ("", _OFFSET), encodings="rope"
+    ),
+    "lucidrains": Convention(
+        "object with rotate_queries_or_keys(x, offset), x (batch, heads, seq, dim)", encodings="rope"
+    ),
+    "bshd_module": Convention(
+        "forward(q, k) -> (q, k), q and k (batch, seq, heads, dim), positions from 0", (_Q, _K), encodings="rope"
+    ),
+    "xpos_fn": Convention(
+        "xpos(q, k) -> (q, k), q and k (batch, heads, seq, dim), positions from 0", (_Q, _K), "xpos", encodings="xpos"
+    ),
     "mrope_fn": Convention(
-        "angles(position_ids) -> (seq, head_dim / 2), position_ids (3, seq)", (_POSITIONS + " coords",)
+        "angles(position_ids) -> (seq, head_dim / 2), position_ids (3, seq), or as many rows as the spec has axes",
+        (_POSITIONS + " coords",),
+        encodings="mrope",
     ),
     "rope2d_table_fn": Convention(
-        "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y", (_H, _W)
+        "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y",
+        (_H, _W),
+        encodings="rope2d",
     ),
     "mrope_positions_fn": Convention(
-        "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns)",
+        "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns), "
+        "time_steps one number for each picture or video",
         ("segments parts", "time_steps steps time_step"),
+        encodings="mrope",
     ),
     "rope_axes_fn": Convention(
-        "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns",
+        "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns, or of all axes "
+        "of the spec",
         ("", _POSITIONS + " coords"),
+        encodings="rope2d",
     ),
     "additive_module": Convention(
         "forward(x) -> x + code, x (batch, seq, dim)",
         ("x input inputs tokens emb embedding embeddings hidden hidden_states tensor src",),
+        encodings="sinusoidal learned",
     ),
     "additive_2d_module": Convention(
-        "forward(x) -> x + code, x (n, channels, h, w)",
+        "forward(x) -> x + code, x (batch, channels, h, w)",
         ("x input inputs image images img feature features feature_map fmap maps tensor",),
+        encodings="sinusoidal2d learned2d",
     ),
     "relative_table_fn": Convention(
         "table(n) -> (2n - 1, dim), row r holds distance (n - 1) - r",
         ("n length seq_len seqlen klen size max_len n_positions n_tokens",),
+        encodings="relative_sinusoid",
     ),
-    "relative_index_fn": Convention("index(h, w) -> (h*w, h*w)", (_H, _W), "index"),
-    "slopes_fn": Convention("slopes(n_heads) -> list", (_HEADS + " n h",), "slope"),
+    "relative_index_fn": Convention(
+        "index(h, w) -> (h*w, h*w) rows of a table", (_H, _W), "index", encodings="swin swin_bias"
+    ),
+    "slopes_fn": Convention(
+        "slopes(n_heads) -> list",
+        (_HEADS + " n h",),
+        "slope",
+        encodings=_ALIBI,
+    ),
     "bias_fn": Convention(
-        "bias(heads, q_len, kv_len), broadcastable to (heads, q_len, kv_len)",
+        "bias(heads, q_len, kv_len) -> bias that broadcasts to (heads, q_len, kv_len), queries the last q_len keys",
         (_HEADS + " h n", _Q_LEN + " q n m i", _KV_LEN + " k kv n m j"),
+        encodings=f"{_ALIBI} t5 relative_bias swin swin_bias",
     ),
-    "score_mod": Convention("score_mod(score, b, h, q_idx, kv_idx) -> score", ("", "", "", "", ""), "score_mod"),
+    "score_mod": Convention(
+        "score_mod(score, b, h, q_idx, kv_idx) -> score",
+        ("", "", "", "", ""),
+        "score_mod",
+        encodings=f"{_ALIBI} t5 relative_bias",
+    ),
     "bucket_fn": Convention(
         "bucket(relative_position) -> int tensor, relative_position = key - query",
         ("relative_position relative_positions rel_pos rel relpos relative distance distances delta d r rp",),
         "bucket",
+        encodings="t5 deberta",
     ),
     "position_fn": Convention(
-        "positions(attention_mask, q_len) -> (batch, q_len), attention_mask (batch, total)",
+        "positions(attention_mask, q_len) -> (batch, q_len), attention_mask (batch, total) of 0 and 1, or if the "
+        "specification has packed, of the number of each token's document",
         (_MASK, _Q_LEN + " n length seq_len seqlen new_tokens"),
     ),
     "packed_position_fn": Convention(
         "positions(cu_seqlens) -> (total,)",
         ("cu_seqlens cu_seq_lens cu cu_lens cu_lengths cumulative bounds boundaries",),
     ),
-    "learned_rows_fn": Convention("rows(attention_mask) -> row numbers of the learned table", (_MASK,), "rows"),
-    "cached_model": Convention(
-        "model(x, cache) -> (y, cache), x (batch, seq, dim), cache None at first",
-        ("", "cache kv_cache past past_kv past_key_values layer_past state memory"),
+    "learned_rows_fn": Convention(
+        "rows(attention_mask) -> row numbers of the learned table, attention_mask (batch, total)",
+        (_MASK,),
+        "rows",
+        encodings="learned",
     ),
-    "attention": Convention("attention(q, k, v, positions) -> out", (_Q, _K, "", _POSITIONS)),
+    "cached_model": Convention(
+        "model(x, cache) -> (y, cache), x and y (batch, seq, dim), dim the width of the model, cache None at first",
+        ("", "cache kv_cache past past_kv past_key_values layer_past state memory"),
+        encodings="rope xpos alibi t5 sinusoidal learned none",
+    ),
+    "attention": Convention(
+        "attention(q, k, v, positions) -> out, q, k and v (batch, heads, seq, dim), positions (seq,)",
+        (_Q, _K, "", _POSITIONS),
+        encodings="rope xpos alibi",
+    ),
+    "scores_fn": Convention(
+        "scores(q, k, rel_k) for shaw, scores(q, k, u, v, w_r) for transformer_xl, scores(q, k, rel_k, rel_q) for "
+        "deberta -> scores, or only their term of the position, (batch, heads, q_len, kv_len), before the softmax; q "
+        "(batch, heads, q_len, head_dim) are the last q_len of the kv_len positions of k; shaw: rel_k (2 max_distance "
+        "+ 1, head_dim), row key - query + max_distance; transformer_xl: u, v (heads, head_dim), w_r (heads * "
+        "head_dim, d_model), which projects [sines, cosines] of query - key; deberta: rel_k, rel_q (heads, 2 "
+        "num_buckets or 2 max_distance, head_dim), projected, row query - key (or its bucket) + half the rows",
+        (),
+        encodings="shaw transformer_xl deberta",
+    ),
+    "shift_fn": Convention(
+        "shift(x) for transformer_xl -> x (batch, heads, q_len, kv_len) with column j of key j, where column c of the "
+        'argument has distance kv_len - 1 - c; with "causal": false it has 2 kv_len - 1 columns',
+        (),
+        "shift",
+        encodings="transformer_xl",
+    ),
+    "learned_bias_fn": Convention(
+        "bias(q_len, kv_len, w1, b1, w2, b2, c, threshold) for fire, bias(h, w, w1, b1, w2) for swin_v2, "
+        "bias(h, w, table) for beit -> (heads, q_len, kv_len), in an image of h rows and w columns h*w tokens, for "
+        "beit after a class token; w1 (width, 1 or 2), b1 (width,), w2 (heads, width), b2 (heads,), table "
+        "((2h - 1)(2w - 1) + 3, heads)",
+        (),
+        encodings="fire swin_v2 beit",
+    ),
     "encoding": Convention("a posenc Encoding or a subclass"),
 }
 
@@ -195,14 +302,30 @@ def _by_kind(subject: Any, *, any_call: bool = False) -> list[str]:
 def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return the conventions that fit the arguments of a callable, and whether by names or only by their count."""
     signature, own = _signature_of(subject), str(getattr(subject, "__name__", "")).lower()
-    plain = {name: c for name, c in CONVENTIONS.items() if c.words is not None and _takes(signature, len(c.words))}
+    if signature and (given := [name for name, c in CONVENTIONS.items() if _gets_numbers(signature, own, c, spec)]):
+        return given, True
+    plain = {name: c for name, c in CONVENTIONS.items() if c.words and _takes(signature, len(c.words))}
     if hasattr(subject, "forward") and spec.get("encoding") != "xpos":
         plain.pop("xpos_fn", None)  # a function; modules on (q, k) have another convention
-    plain.pop("rope_fn" if spec.get("encoding") == "rope2d" else "rope_axes_fn", None)  # both take (x, positions)
+    several = spec.get("encoding") in ("rope2d", "axial_rope", "mrope")
+    plain.pop("rope_fn" if several else "rope_axes_fn", None)  # both take (x, positions)
     spoken = [name for name, c in plain.items() if signature and _speaks(signature, c.words or ())]
     if len(spoken) > 1:
         spoken = [name for name in spoken if plain[name].called and plain[name].called in own] or spoken
     return spoken or list(plain), bool(spoken)
+
+
+def _gets_numbers(signature: inspect.Signature, own: str, convention: Convention, spec: Mapping[str, Any]) -> bool:
+    """Return whether a callable takes the learned numbers of an encoding: the one of the specification, or any."""
+    encoding = spec.get("encoding") and encoding_of(spec["encoding"])
+    for name, names in convention.signatures.items():
+        if encoding == name and _takes(signature, len(names)):
+            return True
+        first = {"q": _Q, "k": _K, "x": "" if convention.called in own else "?"}
+        words = tuple(first.get(each, each) for each in names)
+        if encoding is None and _takes(signature, len(names)) and _speaks(signature, words):
+            return True
+    return False
 
 
 def _signature_of(subject: Any) -> inspect.Signature | None:

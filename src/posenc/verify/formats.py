@@ -82,7 +82,7 @@ def of_report(
         line: The line in the file, if known.
         text: The report as text, if it has more than `sentences.text`.
     """
-    found = tuple(Finding(cause.code, "error", cause.message, cause.help, line) for cause in report.causes)
+    found = tuple(Finding(cause.code, "error", cause.message, cause.fix, line) for cause in report.causes)
     plain = {"target": target, **report.to_dict()}
     said = sentences.text(report, target) if text is None else text
     return Result(target, report.convention, report.status, found, report.because, file, said, plain)

@@ -16,7 +16,7 @@ class Cause:
         message: What the code computes, and what it should compute.
         evidence: The number that shows it; the message explains it.
         smallest_case: The smallest call that shows it.
-        help: How to fix it.
+        fix: What to do.
         consequences: Codes of checks that failed for no other reason.
     """
 
@@ -24,7 +24,7 @@ class Cause:
     message: str
     evidence: float
     smallest_case: dict[str, Any] = field(default_factory=dict)
-    help: str = ""
+    fix: str = ""
     consequences: tuple[str, ...] = ()
 
 

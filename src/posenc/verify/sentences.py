@@ -25,8 +25,8 @@ def _cause_of(fault: "Fault", verdict: "Verdict") -> Cause:
     case = verdict.case if fault is verdict.faults[0] else dict(fault.case)
     if "message" not in values and ("found" in case or "expected" in case):
         message += "; " + ", ".join(f"{name} {_value(case[name])}" for name in ("found", "expected") if name in case)
-    help_ = values.get("fix") or _filled(rule.fix, values) or rule.fix
-    return Cause(fault.code, message, float(values.get("evidence", verdict.evidence)), case, help_)
+    fix = values.get("fix") or _filled(rule.fix, values) or rule.fix
+    return Cause(fault.code, message, float(values.get("evidence", verdict.evidence)), case, fix)
 
 
 def message_of(rule: rules.Rule, fault: "Fault") -> str:
@@ -57,16 +57,16 @@ def text(report: Report, target: str, width: int = 80) -> str:
     """
     lines = [_verdict(report, printable(target))]
     if report.because:
-        lines.append(_wrapped(f"because {report.because}", width, "  "))
+        lines.append(wrapped(f"because {report.because}", width, "  "))
     for cause in report.causes:
         case = ", ".join(f"{key} {_value(value)}" for key, value in cause.smallest_case.items())
-        parts = {"smallest case: ": case, "evidence: ": _value(cause.evidence), "fix: ": cause.help}
+        parts = {"smallest case: ": case, "evidence: ": _value(cause.evidence), "fix: ": cause.fix}
         parts["follows from it: "] = ", ".join(cause.consequences)
         said = [cause.message, *(f"{name}{words}" for name, words in parts.items() if words)]
-        lines += ["", f"  {printable(cause.code)}", *(_wrapped(words, width, "    ") for words in said), ""]
-    lines += [_wrapped(f"not judged: {what}", width, "  ") for what in report.not_judged]
+        lines += ["", f"  {printable(cause.code)}", *(wrapped(words, width, "    ") for words in said), ""]
+    lines += [wrapped(f"not judged: {what}", width, "  ") for what in report.not_judged]
     if report.definitions:
-        lines.append(_wrapped(f"compared with: {', '.join(report.definitions)}", width, "  "))
+        lines.append(wrapped(f"compared with: {', '.join(report.definitions)}", width, "  "))
     if report.causes:
         lines.append(f"`posenc rule {printable(report.causes[0].code)}` explains it.")
     return "\n".join(lines)
@@ -81,6 +81,15 @@ def printable(said: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in said)
 
 
+def string(value: Any, kind: str = "") -> str:
+    """Return a value in at most 300 characters, even if its own conversion fails."""
+    try:
+        said = " ".join(str(value).split())[:300]
+    except BaseException:
+        said = f"(a {type(value).__name__} that cannot be printed)"
+    return f"{kind}: {said}" if kind and said else kind or said
+
+
 def _verdict(report: Report, target: str) -> str:
     convention = f" as {report.convention}" if report.convention else ""
     return f"{report.status.replace('_', ' ')}: {target}{convention}"
@@ -92,6 +101,7 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-def _wrapped(said: str, width: int, indent: str) -> str:
-    wrapper = textwrap.TextWrapper(width, indent, indent + "  ", break_long_words=False, break_on_hyphens=False)
+def wrapped(said: str, width: int, indent: str, hang: int = 2) -> str:
+    """Return text in lines of at most a width, all but the first one indented by `hang` more."""
+    wrapper = textwrap.TextWrapper(width, indent, indent + " " * hang, break_long_words=False, break_on_hyphens=False)
     return wrapper.fill(printable(" ".join(said.split())))

@@ -23,10 +23,10 @@ _ROTATION = (
 _SCALED = (
     f"{_ROTATION} attention_factor beta_fast beta_slow mscale mscale_all_dim truncate short_factor long_factor alpha"
 )
-_AXES = "head_dim dim rotary_dim base layout interleaved max_positions activation_dtype"
+_AXES = f"{_SCALED.replace('rotary_side ', '')} interleaved section widths n_axes ladder"
 _ADDED = "dim d_model head_dim base temperature layout variant start offset order origin"
-_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype"
-_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised"
+_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype interpolation"
+_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised interpolation"
 _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
     "bias_max variant start offset order interleaved section"
@@ -38,8 +38,10 @@ _BIAS = "heads head_dim causal bidirectional window num_buckets max_distance var
 READS = {  # words that change the right answer, by convention
     **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _SCALED),
     "xpos_fn": f"{_SCALED} scale_base gamma",
-    "mrope_fn": f"{_AXES} config scaling section",
-    **dict.fromkeys(("rope2d_table_fn", "rope_axes_fn"), f"{_AXES} order ladder"),
+    "mrope_fn": f"{_AXES} axes",
+    "rope_axes_fn": f"{_AXES} axes order",
+    "rope2d_table_fn": "head_dim dim rotary_dim base layout interleaved max_positions activation_dtype order ladder "
+    "section widths n_axes",
     "mrope_positions_fn": "next_after",
     "additive_module": f"{_ADDED} {_OF_A_TEXT}",
     "additive_2d_module": f"{_ADDED} {_OF_AN_IMAGE}",
@@ -54,6 +56,9 @@ READS = {  # words that change the right answer, by convention
     "learned_rows_fn": "offset start padding padding_idx table_rows max_positions origin",
     "cached_model": _MODEL,
     "attention": _SCORES,
+    "scores_fn": ("heads head_dim dim d_model base scale causal max_distance table_rows direction num_buckets variant"),
+    "shift_fn": "causal",
+    "learned_bias_fn": "heads causal window pretrained_window",
 }
 WORDS = {"encoding", "kind", *(word for words in READS.values() for word in words.split())}
 READS["encoding"] = " ".join(sorted(WORDS))
@@ -75,19 +80,30 @@ def _ours(**others: str) -> dict[str, str]:
 _MEANT = _ours(  # other names of our words and of their values
     base="theta rope_theta rotary_base",
     heads="n_heads num_heads num_attention_heads nheads",
-    num_buckets="n_buckets relative_attention_num_buckets",
+    num_buckets="n_buckets relative_attention_num_buckets position_buckets",
+    max_distance="max_relative_positions max_relative_position relative_attention_max_distance",
     layout="pairing",
     max_positions="max_position_embeddings max_len max_seq_len",
     scaling="rope_scaling rope_type rope_parameters",
     window="sliding_window window_size",
-    section="mrope_section",
+    section="sections mrope_section",
+    widths="axes_dim axes_dims axis_dims rope_axes_dim axes_dims_rope rope_dim_list",
+    pretrained_window="pretrained_window_size",
     interleaved="mrope_interleaved",
 )
 _LAYOUTS_MEANT = _ours(
     half="neox gpt_neox gpt-neox rotate_half halves split",
     interleaved="gptj gpt_j gpt-j meta complex pairs adjacent rotate_every_two",
 )
-_ENCODINGS_MEANT = _ours(rope="rotary rope1d", rope2d="rope_2d rope-2d", mrope="m_rope m-rope")
+_ENCODINGS_MEANT = _ours(
+    rope="rotary rope1d",
+    rope2d="rope_2d rope-2d",
+    mrope="m_rope m-rope",
+    axial_rope="axial rope_nd vision_rope rope3d rope_3d rope-3d",
+    transformer_xl="transformer-xl transfo_xl transfo-xl",
+    deberta="deberta_v2 deberta-v2 deberta_v3 deberta-v3",
+    swin_v2="swinv2 swin-v2",
+)
 SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # shares of head_dim, in place of rotary_dim
 _OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # similar to ours, but not misspelt
 _NEAR = 0.75  # similarity from which one word counts as a misspelling of another
@@ -95,7 +111,7 @@ _NEAR = 0.75  # similarity from which one word counts as a misspelling of anothe
 _SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
 _WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|^_?cos")
 # known parts of a sinusoid's variant; any other leaves open which formula is right
-_FORMULAS = (
+FORMULAS = (
     "paper vaswani original standard attention tensor2tensor t2t fairseq m2m halfminusone half1 timingsignal detr "
     "maskformer loftr mae vit moco norm raw sin cos xl espnet conformer interleaved half blocks flip"
 )
@@ -180,6 +196,11 @@ def _layout(asked: Mapping[str, Any], convention: str) -> str:
     return str(ours)
 
 
+def encoding_of(said: Any) -> str:
+    """Return an encoding's name in our words."""
+    return _ENCODINGS_MEANT.get(str(said).lower(), str(said).lower())
+
+
 def _encoding(asked: dict[str, Any]) -> list[str]:
     """Write the encoding in lower case and report an unknown one; refuse a misspelt one."""
     from posenc import registry
@@ -187,19 +208,19 @@ def _encoding(asked: dict[str, Any]) -> list[str]:
 
     if (said := asked.get("encoding")) is None:
         return []
-    name = asked["encoding"] = _ENCODINGS_MEANT.get(said.lower(), said.lower())
+    name = asked["encoding"] = encoding_of(said)
     if name.startswith("alibi@") and name not in versions.BIASES:
         raise ValueError(f"verify: unknown definition {said[:100]!r}. Use one of {_list(versions.BIASES)}.")
-    known = {*ENCODINGS, *registry.names(), *versions.BIASES}
+    known = {*ENCODINGS, *registry.names(), *registry.card("mrope").keys, *versions.BIASES}
     return [] if name in known or _BY_BEGINNING.match(name) else _unknown("encoding cannot be", said, known)
 
 
 def _variant(asked: Mapping[str, Any], convention: str) -> list[str]:
     """Report an unknown formula of sinusoids; refuse a misspelt one."""
     said = re.sub(r"[^a-z0-9]", "", asked.get("variant", "").lower())
-    if convention not in _SINUSOIDS or not said or any(name in said for name in _FORMULAS.split()):
+    if convention not in _SINUSOIDS or not said or any(name in said for name in FORMULAS.split()):
         return []
-    return _unknown("variant cannot be", asked["variant"], _FORMULAS.split())
+    return _unknown("variant cannot be", asked["variant"], FORMULAS.split())
 
 
 def _scaling(asked: Mapping[str, Any]) -> None:

@@ -10,12 +10,15 @@ from posenc.config.axes import has_axes
 from posenc.config.model import Model
 from posenc.config.models import TYPES
 
-_ABOUT_POSITIONS = re.compile(r"rope|rotary|position|theta|alibi|relative_att")
+_ABOUT_POSITIONS = re.compile(r"rope|rotary|position|theta|alibi|relative_att|yarn|ntk|llama_4_scaling")
 _JUDGED = {
     *(*reads.BASES, *reads.LOCAL_BASES, *reads.SHARES, *reads.WIDTHS, *reads.SCALINGS, *reads.LENGTHS, *reads.INSIDE),
     *reads.ELSEWHERE,
 }
-_OF_PARAMETERS = _JUDGED | reads.OF_SCALING | {"type", "finetuned", "attn_factor", "original_max_len"}
+_OF_PARAMETERS = (
+    _JUDGED | reads.OF_SCALING | {"type", "finetuned", "attn_factor", "original_max_len", "llama_4_scaling_beta"}
+)
+_PARTS = {"vision_encoder", "multimodal"}  # of params.json
 _MOST = 6  # names in one line
 
 
@@ -34,6 +37,8 @@ def of_model(model: Model, rotations: list[config.Rotary]) -> tuple[str, ...]:
         "the weights: a configuration does not contain them": not is_rotated,
         f"other parts of the file: {parts}": parts,
         f"keys that posenc does not know: {unknown}": unknown,
+        f"whether a program reads yarn and llama_4_scaling of {model.native}: they are read here as transformers' "
+        "converter reads them": model.native and "rope_parameters" in model.fields,
         "how many layers there are of each kind: the file does not contain it": rotations and _is_unlisted(model),
         "frequencies of texts beyond max_position_embeddings: dynamic NTK computes them while the model runs": "dynamic"
         in types,
@@ -68,7 +73,11 @@ def _other_parts(model: Model) -> Iterator[str]:
         for key, part in fields.items():
             if not isinstance(part, dict) or key in inside:
                 continue
-            if part.get("model_type") or (key.endswith("_config") and any(map(_ABOUT_POSITIONS.search, part))):
+            if (
+                key in _PARTS
+                or part.get("model_type")
+                or (key.endswith("_config") and any(map(_ABOUT_POSITIONS.search, part)))
+            ):
                 yield key
 
 

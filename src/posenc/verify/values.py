@@ -21,6 +21,10 @@ def _is_list(said: Any, fits: Callable[[Any], bool] = _is_whole) -> bool:
     return isinstance(said, list | tuple) and all(map(fits, said))
 
 
+def _is_axes(said: Any) -> bool:
+    return bool(said) and _is_list(said, lambda axis: axis is None or _is_whole(axis, 0, 7))
+
+
 def _is_extent(said: Any) -> bool:
     pair = list(said) if isinstance(said, list | tuple) and len(said) == 2 else [said]
     return all(_is_whole(one, 1) for one in pair)
@@ -51,11 +55,17 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
             *("true or false", lambda said: isinstance(said, int) and said in (0, 1)),
         ),
         ("window", "the number of keys that a query sees, or rows and columns", _is_extent),
-        ("grid", "rows and columns of an image", _is_extent),
-        ("section", "a list of whole numbers", _is_list),
+        ("grid pretrained_window", "rows and columns of an image", _is_extent),
+        ("section widths", "a list of whole numbers", _is_list),
+        ("n_axes", "a whole number from 1 to 8", lambda said: _is_whole(said, 1, 8)),
+        ("axes", "a word, or a list with the axis of each pair", lambda said: isinstance(said, str) or _is_axes(said)),
+        (
+            "mrope_fn.base rope_axes_fn.base",
+            *("a number above 0, or a list of them", lambda said: is_number(said, 1e-30) or _is_list(said, is_number)),
+        ),
         ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, is_number)),
         ("config", "a dict", lambda said: isinstance(said, Mapping)),
-        ("scaling", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
+        ("scaling interpolation", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
         ("encoding layout variant order ladder next_after", "a word", lambda said: isinstance(said, str)),
     )
     for word in words.split()
@@ -70,15 +80,26 @@ _NAMES = {
         ("slopes_fn.variant", "bias_fn.variant", "score_mod.variant"), f"{_ALIBIS} learned symmetric one-sided"
     ),
     **dict.fromkeys(("direction", "origin", "attention.order", "cached_model.order"), "any"),
+    "scores_fn.direction": "any key-query query-key",
     "activation_dtype": "float32 float64 bfloat16 float16",
 }
+
+
+def allowed(word: str, convention: str = "") -> tuple[list[str], str]:
+    """Return the names that a word may have, and what else it may be.
+
+    >>> allowed("padding_idx"), allowed("direction")
+    (([], 'a whole number'), (['any'], ''))
+    """
+    own = f"{convention}.{word}"
+    return _NAMES.get(own, _NAMES.get(word, "")).split(), _KINDS.get(own, _KINDS.get(word, ("", bool)))[0]
 
 
 def checked(word: str, value: Any, convention: str) -> Any:
     """Return the value of a word in our words; refuse an impossible one."""
     own = f"{convention}.{word}"
-    names = _NAMES.get(own, _NAMES.get(word, "")).split()
-    must_be, fits = _KINDS.get(own, _KINDS.get(word, ("", bool)))
+    names, must_be = allowed(word, convention)
+    _, fits = _KINDS.get(own, _KINDS.get(word, ("", bool)))
     if names:
         name = str(value).lower().removeprefix("torch.")
         name = _DTYPES_MEANT.get(name, name)

@@ -18,7 +18,7 @@ from typing import Any, Never
 from posenc.verify.child.target import Target, load, spec_of
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Report
-from posenc.verify.sentences import finding
+from posenc.verify.sentences import finding, string
 
 Answers = Callable[[dict[str, Any]], None]
 _MACHINERY = {"posenc", "torch", "numpy", "functools", "contextlib", "importlib", "runpy"}
@@ -198,12 +198,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     return [plain(inner) for inner in value] if isinstance(value, list | tuple | set) else string(value)
-
-
-def string(value: Any, kind: str = "") -> str:
-    """Return a value in at most 300 characters, even if its own conversion fails."""
-    try:
-        said = " ".join(str(value).split())[:300]
-    except BaseException:
-        said = f"(a {type(value).__name__} that cannot be printed)"
-    return f"{kind}: {said}" if kind and said else kind or said

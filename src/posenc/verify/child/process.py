@@ -20,14 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from posenc.verify.child.clock import Clock
 from posenc.verify.child.target import Target
+from posenc.verify.guard import CannotTellError
 from posenc.verify.identity.identify import Identification
 from posenc.verify.report import Cause, Report
 from posenc.verify.sentences import finding
 
 MARK = "POSENC_VERIFY_CHILD"  # in the environment of the process and of all its descendants
-TIME_LIMIT = 120.0  # seconds from the start of the user's code
-START_LIMIT = 120.0  # seconds to import torch before that
+TIME_LIMIT = 120.0  # seconds of processor time from the start of the user's code
+START_LIMIT = 120.0  # to import torch before that
 MEMORY_LIMIT = 8 << 30  # bytes beyond torch's own when the user's code starts
 _LONGEST_LINE = 16 << 20
 _MAX_PRINTED = 1 << 14
@@ -39,13 +41,16 @@ _BOOT = "import sys; sys.path += sys.argv[1:]; from posenc.verify.child.inside i
 class Running:
     """A process in its own group, with additional environment variables; it is ended when its time is up.
 
+    Attributes:
+        is_asked: Whether time counts: not while we compute.
+
     Raises:
         OSError: The process cannot be started.
         ValueError: The process cannot be started.
     """
 
     def __init__(self, command: Sequence[str], seconds: float, **environment: str) -> None:
-        self.mark, self.kept, self.lost, self.late = secrets.token_hex(16), b"", 0, False
+        self.mark, self.kept, self.lost, self.is_asked = secrets.token_hex(16), b"", 0, True
         self.process = self._start(command, os.environ | environment | {MARK: self.mark})
         self.stdin, self.stdout = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
         self.guard = self._start([sys.executable, "-S", "-c", _GUARD, str(self.process.pid)])
@@ -60,9 +65,9 @@ class Running:
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
 
-    def limit_time(self, seconds: float) -> None:
-        """Limit its running time from now on."""
-        self.seconds, self.until = seconds, time.monotonic() + seconds
+    def limit_time(self, seconds: float, idle: float | None = None) -> None:
+        """Limit its processor time from now on, and the time for which it only waits."""
+        self.clock = Clock(self.process.pid, seconds, seconds if idle is None else min(idle, seconds))
 
     def limit_memory(self, limit: int) -> None:
         """Limit how much more memory it may map, if the system has such limits."""
@@ -83,11 +88,17 @@ class Running:
             self.stdin.flush()
 
     def silence(self, doing: str, **case: Any) -> Cause:
-        """Return the reason for a missing answer during a step."""
+        """Return the reason for a missing answer during a step.
+
+        Raises:
+            CannotTellError: It was stopped while it waited.
+        """
         self.watch.join()
-        if self.late:
-            message = f"{doing} did not finish within {self.seconds:g} seconds, and was stopped"
-            return finding("subject.hangs", message, self.seconds, **case)
+        if self.clock.late == "works":
+            message = f"{doing} did not finish within {self.clock.seconds:g} seconds of processor time, and was stopped"
+            return finding("subject.hangs", message, self.clock.seconds, **case)
+        if self.clock.late:
+            raise CannotTellError(f"{doing} did not finish {self.clock.words()}; it was stopped")
         if (code := self.process.wait()) >= 0:
             message = f"{doing} exited the process with code {code}, so nothing could be measured"
             return finding("subject.exits", message, code, **case)
@@ -122,9 +133,9 @@ class Running:
 
     def _watch(self) -> None:
         """Wait for its end or the limit, and end all that is left, so that no pipe stays open."""
-        while not (self.closing.is_set() or self._has_ended() or self.late):
+        while not (self.closing.is_set() or self._has_ended() or self.clock.late):
             self.closing.wait(0.05)
-            self.late = time.monotonic() > self.until
+            self.clock.tick(self.is_asked)
         if hasattr(os, "killpg"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -204,7 +215,7 @@ def run(
 ) -> Outcome:
     """Run `inside.examine` in a child process, and end all that it started.
 
-    The time limit counts from the start of the user's code.
+    The limit of processor time counts from the start of the user's code.
     """
     token, path = secrets.token_hex(16), None if target.path is None else str(target.path.resolve())
     request: dict[str, Any] = {"token": token, "target": [path, target.module, target.name], "task": task}
@@ -232,7 +243,11 @@ def run(
                 child.end()
                 return outcome_of(said, task, child.printed())
             doing, known = said["doing"], said["convention"]
-        report = Report("fail", known, (child.silence(doing, during=doing),))
+        try:
+            report = Report("fail", known, (child.silence(doing, during=doing),))
+        except CannotTellError as open_:
+            because = f"{open_}. Look for locks, prompts and connections, or name a smaller part"
+            report = Report("cannot_tell", known, because=because)
         if not doing:
             last = (child.printed().strip().splitlines() or ["it printed nothing"])[-1]
             because = f"the child process did not start, before any of the code ran: {last}"

@@ -15,7 +15,7 @@ def rate(subject: Any, convention: str, spec: Mapping[str, Any]) -> int:
     asked = [spec.get(word) for word in ("head_dim", "dim", "rotary_dim")]
     called = subject[0] if isinstance(subject, tuple | list) else subject
     for width in dict.fromkeys([*(w for w in asked if isinstance(w, int) and 0 < w <= 1 << 14), *_WIDTHS]):
-        args, kind, shape = _calls(width).get(convention, ((), "", ()))
+        args, kind, shape = _calls(width, spec).get(convention, ((), "", ()))
         try:
             with torch.no_grad():
                 out = called(*args)
@@ -26,12 +26,13 @@ def rate(subject: Any, convention: str, spec: Mapping[str, Any]) -> int:
     return 0
 
 
-def _calls(d: int) -> dict[str, tuple[tuple[Any, ...], str, tuple[int | None, ...]]]:
+def _calls(d: int, spec: Mapping[str, Any]) -> dict[str, tuple[tuple[Any, ...], str, tuple[int | None, ...]]]:
     """Return the arguments for a width, and the kind and the shape of the result; None is any size."""
     x = torch.randn(1, 1, 1, d).expand(_B, _H, _S, d).clone()
     q, k, v = torch.randn(3, _B, _H, _S, d)
     at, mask, tokens = torch.arange(_S), torch.ones(_B, _S, dtype=torch.long), torch.randn(_B, _S, d)
-    rows = torch.stack((at, 0 * at), -1).expand(_B, _S, 2).clone()
+    n_axes = len(spec.get("section") or spec.get("widths") or ()) or spec.get("n_axes")
+    rows = torch.stack((at, *[0 * at] * ((n_axes or 2) - 1)), -1).expand(_B, -1, -1).clone()
     indices = [torch.tensor(i) for i in (0, 1, 4, 2)]
     return {
         "hf_rope": ((x, at.expand(_B, _S)), "two", (None, None, None)),
@@ -41,7 +42,7 @@ def _calls(d: int) -> dict[str, tuple[tuple[Any, ...], str, tuple[int | None, ..
         "rope_offset_fn": ((x, 3), "any", x.shape),
         "bshd_module": ((q.mT.reshape(_B, _S, _H, d), k.mT.reshape(_B, _S, _H, d)), "two", (_B, _S, _H, d)),
         "xpos_fn": ((q, k), "two", q.shape),
-        "mrope_fn": ((at.expand(3, _S).clone(),), "float", (_S, None)),
+        "mrope_fn": ((at.expand(n_axes or 3, _S).clone(),), "float", (_S, None)),
         "rope2d_table_fn": ((_B, _H), "float", (_B * _H, None)),
         "relative_index_fn": ((_B, _H), "int", (_B * _H, _B * _H)),
         "additive_module": ((0 * tokens,), "any", (_B, _S, d)),

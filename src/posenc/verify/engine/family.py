@@ -49,8 +49,8 @@ class Family(ABC):
         """Yield the questions, the smallest of each kind first."""
 
     @abstractmethod
-    def observe(self, subject: Any, case: Case) -> Seen:
-        """Ask a fresh copy of the subject one question.
+    def observe(self, subject: Any, case: Case) -> Seen | None:
+        """Ask a fresh copy of the subject one question; None if nothing is compared with the definition.
 
         Raises:
             SubjectError: The result cannot be used.

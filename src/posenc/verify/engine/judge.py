@@ -13,6 +13,7 @@ from posenc.verify.engine.observe import STATE_KEPT, observe
 from posenc.verify.engine.records import CannotTellError, Choice, Fault, Model, Seen, Verdict
 from posenc.verify.report import Cause
 
+LARGE = 1 << 14  # numbers of the smallest wrong answer, above which pairs of faults take too long to try
 ENOUGH = 16  # a fault does not explain this many numbers of one answer by chance
 
 
@@ -70,7 +71,7 @@ def judge(family: Family, subject: Any) -> Verdict:
     if refused is not None and (verdict is None or verdict.status != "fail" or _is_state(family, refused[0], verdict)):
         cause, case = refused
         fault = family.raised(cause, case) or Fault(cause.code)
-        values = {"message": cause.message, "fix": cause.help, **fault.values}
+        values = {"message": cause.message, "fix": cause.fix, **fault.values}
         fault = Fault(fault.code, fault.change, values, {**cause.smallest_case, **fault.case})
         verdict = Verdict("fail", [fault], cause.evidence, dict(fault.case), wrong=frozenset({case.kind}))
     assert verdict is not None
@@ -164,24 +165,27 @@ def explanation(readings: Sequence[Reading]) -> tuple[Reading, list[Fault]]:
     for each in readings:
         if (fault := _first(each, faults, [each.seen, each.wrong])) is not None:
             return each, [fault, *_of_branches(each, faults, fault)]
-    return reading, _weaker(reading, faults, by_kind)
+    return _weaker(readings, faults, by_kind)
 
 
-def _weaker(reading: Reading, faults: Sequence[Fault], by_kind: Fault | None) -> list[Fault]:
+def _weaker(readings: Sequence[Reading], faults: Sequence[Fault], by_kind: Fault | None) -> tuple[Reading, list[Fault]]:
     """Return a fault that is measured, explains part of the answers, or explains them together with another."""
+    reading = readings[0]
     family, of_kinds = reading.family, list(_of_kinds(reading))
     if not family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
-        return [fault, *_of_branches(reading, faults, fault)]
-    if (fault := family.read(reading.seen, reading.wrong, reading.best)) is not None and _says_something(fault):
-        return [fault]
+        return reading, [fault, *_of_branches(reading, faults, fault)]
+    for each in readings:
+        fault = family.read(each.seen, each.wrong, each.best)
+        if fault is not None and _says_something(fault):
+            return each, [fault]
     if family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
-        return [fault]
+        return reading, [fault]
     if (pair := _two(reading, faults[: family.pairs])) is not None:
-        return list(pair)
+        return reading, list(pair)
     if by_kind is not None:
-        return [by_kind]
+        return reading, [by_kind]
     last = _most(reading, faults) or family.unknown(reading.seen, reading.wrong, reading.best)
-    return [last if _says_something(last) else Fault(family.mismatch)]
+    return reading, [last if _says_something(last) else Fault(family.mismatch)]
 
 
 def _says_something(fault: Fault) -> bool:
@@ -229,6 +233,8 @@ def _of_branches(reading: Reading, faults: Sequence[Fault], first: Fault) -> Ite
 
 def _two(reading: Reading, faults: Sequence[Fault]) -> tuple[Fault, Fault] | None:
     """Return two faults that together explain what neither of them explains."""
+    if min(s.value.size for s in reading.wrong) > LARGE:
+        return None
     for one, other in combinations(faults, 2):
         if set(one.change) & set(other.change):
             continue

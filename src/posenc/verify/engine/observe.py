@@ -54,7 +54,8 @@ def observe(family: Family, subject: Any, cases: Iterable[Case] | None = None) -
 def _ask_again(family: Family, subject: Any, found: Observed) -> None:
     """Ask the first question again after all others, because copies share the state of closures."""
     case, first = found.seen[0].case, found.seen[0].value
-    again = family.observe(subject, case).value
+    seen = family.observe(subject, case)
+    again = first if seen is None else seen.value
     if again.shape != first.shape or not np.allclose(again, first, 1e-3, 1e-3, equal_nan=True):
         message = "the first call, repeated after all others, gives another result"
         found.refused = Cause(STATE_KEPT, message, 1.0, {"case": _words(case)}), case
@@ -65,7 +66,8 @@ def _ask(family: Family, subject: Any, case: Case, found: Observed) -> bool:
     asked: Case | None = case
     while asked is not None:
         try:
-            found.seen.append(family.observe(subject, asked))
+            seen = family.observe(subject, asked)
+            found.seen += [] if seen is None else [seen]
             return True
         except NotAnsweredError as error:
             found.not_judged.append(f"{_words(asked)}: {error}")

@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from posenc.verify.guard import CannotTellError as CannotTellError
 from posenc.verify.report import Status
 
 Array = NDArray[np.float64]
 Model = Mapping[str, Any]  # the definition's parameters, by name; a fault changes some of them
 FLOAT32 = 1.2e-7
-
-
-class CannotTellError(Exception):
-    """The specification does not determine what is right, or the subject shows nothing that can be judged."""
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,11 @@ class Calls:
     Attributes:
         dim: Dimensions of the encoding; 0 until they are found.
         keep: The factor by which the input is returned; 1 if the module only adds.
+        half: The error of sums of float32 numbers that are returned in half precision; 0 if they are not.
     """
 
     def __init__(self, convention: str, dim: int) -> None:
-        self.dim, self.keep = dim, 1.0
+        self.dim, self.keep, self.half = dim, 1.0, 0.0
         self.image = convention == "additive_2d_module"
         self.table = convention == "relative_table_fn"
 
@@ -108,9 +109,9 @@ class Calls:
             found = found[0]
         while self.table and isinstance(found, Tensor) and found.ndim > 2 and found.shape[0] == 1:
             found = found[0]
-        found = guard.shaped(found, self.full(shape), what)
-        if bool(found.isinf().any()):
-            raise SubjectError(Cause("subject.not_finite", f"{what} returned infinity", 1.0, {"call": what}))
+        found = guard.shaped(found, self.full(shape), what, grad=grad)
+        if x is None or x.dtype == torch.float32:
+            self.half = 4 * guard.rounding(found) if found.dtype.itemsize == 2 else 0.0
         return found
 
     def code(self, subject: Any, shape: Shape, x: Tensor | None = None) -> Array:
@@ -213,9 +214,9 @@ class Added(Family):
         step, moved = (a - b).double(), one - two
         keep = float((step * moved).sum() / (step * step).sum())
         off = float((moved - keep * step).abs().max())
-        if off > SAME * max(abs(keep), 1.0):
+        if off > SAME * max(abs(keep), 1.0) + calls.half:
             raise finding(f"{self.word}.input.changed", calls.case(shape), off, off=off, factor=keep)
-        calls.keep = 1.0 if abs(keep - 1) < SAME else keep
+        calls.keep = 1.0 if abs(keep - 1) < SAME + calls.half else keep
         return calls.keep
 
     def _unequal(self, subject: Any, shape: Shape, one: Tensor, again: Tensor) -> SubjectError:
@@ -233,7 +234,7 @@ class Added(Family):
         out = self.calls.raw(ready(subject), shape, x, grad=True)
         weight = self.calls.tokens(shape, seed=2).to(out.dtype)
         (got,) = torch.autograd.grad((out * weight).sum() + 0 * x.sum(), x)
-        return float(float((got - keep * weight).abs().max()) <= 1e-3 * max(abs(keep), 1.0))
+        return float(float((got - keep * weight).abs().max()) <= 1e-3 * max(abs(keep), 1.0) + self.calls.half)
 
     def _trained(self, subject: Any, shape: Shape) -> float:
         """Return how many numbers of the encoding are trainable."""

@@ -83,12 +83,12 @@ class Attention(Family):
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the logarithms of the weights (batch, heads, n, n), NaN where they are not visible."""
         self.heads = self.heads or self._heads(subject)
-        weights = _weights(fresh(subject), *self._drawn(case), case.args[0])
-        shown = self.shown[case] = weights > SEEN
-        self._refuse(weights, shown)
-        if float(weights.sum(-1).min()) < 1 - 1e-3:
+        weights, eps, least = _weights(fresh(subject), *self._drawn(case), case.args[0])
+        shown = self.shown[case] = weights > max(SEEN, least)
+        self._refuse(weights, shown, eps)
+        if float(weights.sum(-1).min()) < 1 - 1e-3 - eps:
             self.sink, self.mismatch = True, "attention.weights"  # if nothing explains the scores
-        return Seen(case, np.where(shown, np.log(np.where(shown, weights, 1.0)), np.nan))
+        return Seen(case, np.where(shown, np.log(np.where(shown, weights, 1.0)), np.nan), eps)
 
     def _drawn(self, case: Case) -> tuple[Tensor, Tensor]:
         """Return queries and keys, (batch, heads, n, head_dim) each."""
@@ -106,12 +106,12 @@ class Attention(Family):
                 return heads
         return 3
 
-    def _refuse(self, weights: Array, shown: NDArray[np.bool_]) -> None:
+    def _refuse(self, weights: Array, shown: NDArray[np.bool_], eps: float) -> None:
         """Refuse weights that do not average, and visible keys that must be hidden; a window may be counted any way."""
         sums, ahead = weights.sum(-1), bool(np.triu(shown, 1).any())
         if (least := float(weights.min())) < -1e-3:
             raise _refused("weights", f"a weight is {least:.3g}: outputs are not means of v", -least)
-        if (most := float(sums.max())) > 1 + 1e-3:
+        if (most := float(sums.max())) > 1 + 1e-3 + eps:
             raise _refused("weights", f"the weights of a query sum to {most:.5g}: outputs are not means of v", most - 1)
         if self.causal and ahead:
             raise _refused("not_causal", "a query attends to keys ahead of it, although causal is declared", 1.0)
@@ -148,7 +148,7 @@ class Attention(Family):
         if not np.isfinite(predicted).all():
             return np.full(1, np.inf)
         shown, wanted = self.shown[seen.case], self._scale(seen, predicted) * predicted[0] + predicted[1]
-        allowed = TOLERANCE + 1e-6 * seen.case.args[0][-1] + 1e-5 * np.abs(wanted).max()
+        allowed = TOLERANCE + 2 * seen.eps + 1e-6 * seen.case.args[0][-1] + 1e-5 * np.abs(wanted).max()
         off: Array = np.abs(rowless(seen.value, shown) - rowless(wanted, shown)) / allowed
         if self.sink and model["sums"]:
             off = np.maximum(off, _of_sink(seen.value, wanted, shown)[..., None] / (5 * allowed))
@@ -257,8 +257,11 @@ def _of_sink(scores: Array, wanted: Array, shown: NDArray[np.bool_]) -> Array:
     return np.asarray(np.abs(row + np.log(total + constant)))
 
 
-def _weights(subject: Any, q: Tensor, k: Tensor, positions: Sequence[int]) -> Array:
-    """Return the weights (batch, heads, n, n), which are the outputs for unit vectors as values."""
+def _weights(subject: Any, q: Tensor, k: Tensor, positions: Sequence[int]) -> tuple[Array, float, float]:
+    """Return the weights (batch, heads, n, n), which are the outputs for unit vectors as values.
+
+    The other numbers are the relative error of their dtype, and the least weight that has no larger one.
+    """
     columns, p = [], torch.tensor(positions)
     what = f"attention(q, k, v of {tuple(q.shape)}, positions of ({len(p)},))"
     for unit in torch.eye(len(p)).split(q.shape[-1], 1):
@@ -271,4 +274,6 @@ def _weights(subject: Any, q: Tensor, k: Tensor, positions: Sequence[int]) -> Ar
             out = guard.call(subject, q, k, v, p.expand(len(q), -1), what=what)  # one row for each row of the batch
         out = guard.shaped(out[0] if isinstance(out, tuple) and out else out, tuple(v.shape), what)
         columns.append(out[..., : unit.shape[1]])
-    return torch.cat(columns, -1).double().numpy()
+    weights = torch.cat(columns, -1)
+    least = torch.finfo(weights.dtype).tiny if weights.is_floating_point() else 0.0
+    return weights.double().numpy(), guard.rounding(weights), least

@@ -1,27 +1,47 @@
 """Rotations over several axes: which coordinate each pair of dimensions follows, and how fast it rotates."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import torch
 
+from posenc import config
+from posenc.config.axes import axes_of_pairs
+from posenc.definitions import frequencies as defined
 from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen, precision
+from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.read import BASES
+from posenc.verify.engine.read import BASES, base_of, known
 from posenc.verify.engine.records import Array, Model
+from posenc.verify.families import rotation_asked, rotation_faults
 
 CLOSE = 1e-4  # tolerance of a frequency (relative) or an angle (radians)
 AXES = ("time", "height", "width")
+OF_PICTURES = (256.0, 2000.0, 10.0)  # bases of HunyuanVideo, FLUX.2 and vision transformers
 FAR = 1 << 15  # far enough that slow pairs rotate as well
-# (time, height, width): each axis by itself, then mixed, far, and numbers that half precision cannot represent
-IDS = (
-    *((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2, 5, 3), (3, 1, 4)),
-    *((FAR, 0, 0), (0, FAR, 0), (0, 0, FAR), (257, 0, 0), (0, 515, 0), (0, 0, 1031), (4097, 2051, 8203)),
-)
+LADDERS = {
+    "axis": "each axis has all frequencies",
+    "shared": "one series of frequencies runs over all pairs, whichever axis they follow",
+    "dealt": "the even frequencies go to the first axis and the odd ones to the second",
+}
+USUAL = {"axial_rope": "axis", "rope2d": "axis", "mrope": "shared"}  # ladders of encodings
+LAYOUTS = ("blocks", "interleaved", "time_last", "time_unrotated")
+ENDS = tuple(1 << power for power in range(7, 16))  # of tables, and of short integer types
+POSITIONS: dict[str, Callable[[Array], Array]] = {  # wrong positions, in words
+    **{f"positions restart at {n:,}": partial(lambda n, where: where % n, n) for n in ENDS},
+    **{
+        f"positions stay at {n - 1:,} from there on": partial(lambda n, where: np.minimum(where, n - 1), n)
+        for n in ENDS
+    },
+    "positions are kept in int8": lambda where: (where + 128) % 256 - 128,
+    "positions are kept in int16": lambda where: (where + 2**15) % 2**16 - 2**15,
+    **{f"positions are divided by {n} and rounded down": partial(lambda n, where: where // n, n) for n in (2, 4)},
+}
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -30,7 +50,74 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
 
     if convention == "mrope_fn":
         return MRope(convention, spec)
-    return (pictures.Picture if convention == "rope2d_table_fn" else pictures.Rotated)(convention, spec)
+    if convention == "rope2d_table_fn":
+        return pictures.Picture(convention, spec)
+    return (pictures.Rotated if (count(spec) or 2) == 2 else pictures.RotatedAxes)(convention, spec)
+
+
+def count(spec: Mapping[str, Any]) -> int | None:
+    """Return the number of axes that a specification declares, if it does."""
+    said, own = spec.get("scaling"), spec.get("config")
+    listed = spec.get("widths") or spec.get("section")
+    if listed is None and isinstance(said, Mapping):
+        listed = said.get("mrope_section")
+    if listed is None and own:
+        listed = config.rotary(own, pairing="half").sections
+    return len(listed) if listed else spec.get("n_axes")
+
+
+def shares(spec: Mapping[str, Any], n: int) -> tuple[int, ...] | None:
+    """Return the number of pairs of each axis, of section (pairs) or widths (dimensions); n_axes alone: equal shares.
+
+    >>> shares({"widths": [44, 42, 42]}, 64), shares({"n_axes": 2}, 8)
+    ((22, 21, 21), (4, 4))
+    """
+    section, widths, axes = spec.get("section"), spec.get("widths"), spec.get("n_axes")
+    if widths is not None:
+        if sum(widths) != 2 * n or any(w % 2 or w < 2 for w in widths):
+            raise ValueError(f"verify: widths must be even numbers of dimensions with sum {2 * n}; got {widths}.")
+        if section is not None and [2 * s for s in section] != list(widths):
+            raise ValueError(f"verify: widths {widths} contradict section {section}, which counts pairs. Give one.")
+        section = [w // 2 for w in widths]
+    if section is None and axes:
+        if n % axes:
+            raise ValueError(f"verify: {axes} axes cannot share {n} pairs evenly; got n_axes={axes}. Give widths.")
+        section = [n // axes] * axes
+    if section is not None and axes not in (None, len(section)):
+        raise ValueError(f"verify: n_axes is {axes}, but {len(section)} axes have widths or sections. Give one.")
+    return None if section is None else tuple(int(s) for s in section)
+
+
+def speeds(ladder: str, axes: Any, base: Any) -> Array:
+    """Return the frequency of each pair; 0 for pairs of no axis (-1).
+
+    Args:
+        ladder: How the frequencies are given to the axes: one of LADDERS, or "narrow" (each axis begins again at 1, but
+            exponents are counted over all pairs).
+        axes: The axis of each pair.
+        base: One base, or one for each axis.
+
+    >>> speeds("axis", np.array([0, 1, 1]), 100.0), speeds("shared", np.array([0, 0, 1, 1]), 1e4)
+    (array([1. , 1. , 0.1]), array([1.   , 0.1  , 0.01 , 0.001]))
+    """
+    still, axes, n = np.asarray(axes) < 0, np.maximum(axes, 0), len(axes)
+    n_axes = int(axes.max()) + 1
+    number = np.array([(axes[:i] == axis).sum() for i, axis in enumerate(axes)])
+    exponents = {
+        "axis": number / np.bincount(axes)[axes],
+        "shared": np.arange(n) / n,
+        "dealt": (n_axes * number + axes) / n,
+        "narrow": number / n,
+    }
+    each = np.broadcast_to(base, max(n_axes, np.size(base)))[axes]
+    return np.where(still, 0.0, each ** -exponents[ladder])
+
+
+def places(n_axes: int) -> Array:
+    """Return places: each axis by itself, then mixed, far, and numbers that half precision cannot represent."""
+    eye, orders = np.eye(n_axes), ((2, 5, 3, 7), (3, 1, 4, 2), (11, 30, 22, 5), (63, 2, 47, 33), (200, 1900, 900, 3900))
+    mixed = [np.resize(order, n_axes) for order in (*orders, (4097, 2051, 8203, 1033))]
+    return np.stack((0 * eye[0], *eye, *mixed, *FAR * eye, *np.diag(np.resize((257, 515, 1031, 2055), n_axes))))
 
 
 class Angles(Family):
@@ -40,11 +127,17 @@ class Angles(Family):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        asked = spec.get("rotary_dim") or spec.get("head_dim") or spec.get("dim") or 2 * sum(spec.get("section") or ())
+        widths = spec.get("widths") or [2 * s for s in spec.get("section") or ()]
+        asked = spec.get("rotary_dim") or spec.get("head_dim") or spec.get("dim") or sum(widths)
         if not asked:
             raise ValueError("verify: a rotation on several axes needs head_dim in the spec. Give head_dim=64.")
-        self.n, self.base = int(asked) // 2, float(spec.get("base", 10000.0))
-        self.truth = {"base": self.base, "freq": None, "sign": 1.0, "round_positions": None}
+        if spec.get("ladder") not in (None, *LADDERS):
+            raise ValueError(f"verify: ladder must be one of {', '.join(LADDERS)}; got {spec['ladder']!r:.60}.")
+        base = spec.get("base", 10000.0)
+        self.n, self.head_dim = int(asked) // 2, int(spec.get("head_dim") or asked)
+        self.base: Any = tuple(map(float, base)) if isinstance(base, list | tuple) else float(base)
+        self.truth = {"base": self.base, "freq": None, "sign": 1.0, "cut": None}
+        self.truth |= dict.fromkeys(("round_positions", "round_frequencies"))
 
     def coordinates(self, model: Model, case: Case) -> Array:
         """Return the coordinates of each token on each axis, (tokens, axes)."""
@@ -54,24 +147,39 @@ class Angles(Family):
         """Return the axis and the frequency of each pair."""
         raise NotImplementedError
 
+    def rotated_by(self, model: Model, case: Case) -> tuple[Array, ...]:
+        """Return the angles of the cosine and of the sine in each row of a pair's rotation, four of (tokens, pairs).
+
+        They are one angle, unless tables are cut within a pair.
+        """
+        axes, freq = self.layout(model)
+        freq = precision.rounded(freq, model["round_frequencies"])
+        where = precision.rounded(self.coordinates(model, case), model["round_positions"])
+        angles = {id(a): np.asarray(model["sign"] * where[:, a] * freq) for a in (axes, *(model["cut"] or ()))}
+        return tuple(angles[id(a)] for a in model["cut"] or (axes,) * 4)
+
     def predict(self, model: Model, case: Case) -> Array:
         """Return the angles of a model, (tokens, pairs)."""
-        axes, freq = self.layout(model)
-        where = precision.rounded(self.coordinates(model, case), model["round_positions"])
-        return np.asarray(model["sign"] * where[:, axes] * freq)
+        cosine, _, sine, _ = self.rotated_by(model, case)
+        return cosine if cosine is sine else np.arctan2(np.sin(sine), np.cos(cosine))
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return angles minus those of the first token: a constant added to all positions changes no score."""
-        return np.asarray(value - value[0])
+        return wrapped(value - value[0])
+
+    def angles(self, seen: Seen, model: Model) -> Array:
+        """Return by how much each pair of each token is rotated against the first token, (tokens, pairs)."""
+        return self.visible(seen.value, seen.case)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the difference of angles modulo 2 pi."""
-        difference = self.visible(seen.value - predicted, seen.case)
-        return super().off(replace(seen, value=seen.value - difference + wrapped(difference)), predicted, model)
+        """Return the error of each angle modulo 2 pi."""
+        with np.errstate(invalid="ignore"):  # float16 does not hold all positions
+            off = np.abs(self.visible(seen.value - predicted, seen.case)) / self.slack(seen, predicted, model)
+        return np.asarray(np.nan_to_num(off, nan=np.inf, posinf=np.inf))
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the tolerance of each angle: slow pairs count as much as fast ones."""
-        return CLOSE * (0.01 + np.abs(self.visible(predicted, seen.case)))
+        return np.asarray(CLOSE * (0.01 + np.abs(predicted - predicted[0])))
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether the first token's angles agree too."""
@@ -87,17 +195,22 @@ class Angles(Family):
 
     def faults(self) -> Iterator[Fault]:
         """Yield rounded positions, other exponents, and the bases of other models."""
-        yield from precision.faults(self.word, ("positions",))
-        for base in (base for base in BASES if base != self.base):
-            yield Fault(f"{self.word}.config.theta_not_read", {"base": base}, {"base": base, "asked": self.base})
+        yield from precision.faults(self.word, ("positions", "frequencies"))
+        for base in (base for base in (*BASES, *OF_PICTURES) if base != self.base):
+            values: dict[str, Any] = {"base": base, "asked": self.base}
+            if isinstance(self.base, tuple):
+                listed = ", ".join(f"{b:,.10g}" for b in self.base)
+                values = {"message": f"all axes have the base {base:,.10g}; those of the axes should be {listed}"}
+            yield Fault(f"{self.word}.config.theta_not_read", {"base": base}, values)
         powers = {0.5: "count over twice as many pairs", 2: "count over half of the pairs", -1: "rise, but should fall"}
         for power, how in powers.items():
-            yield Fault(f"{self.word}.frequency.exponents", {"base": self.base**power}, {"how": how})
+            change = {"base": np.asarray(self.base) ** float(power)}
+            yield Fault(f"{self.word}.frequency.exponents", change, {"how": how})
 
     def other_speeds(self, code: str, freq: Array, **words: str) -> Fault:
         """Return the fault of pairs at the wrong speeds, which names the one with the largest error."""
         right = self.layout(self.truth)[1]
-        pair = int(np.abs(freq / right - 1).argmax())
+        pair = int((np.abs(freq - right) / np.where(right, np.abs(right), 1.0)).argmax())
         values = {"pair": pair, "frequency": float(freq[pair]), "wanted": float(right[pair]), **words}
         return Fault(f"{self.word}.frequency.{code}", {"freq": freq}, values)
 
@@ -107,38 +220,105 @@ class Angles(Family):
         listed = {str(axis): [float(f"{f:.6g}") for f in freq[axes == axis]] for axis in np.unique(axes)}
         return {"pairs": self.n, "frequencies": listed}
 
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return the places that are not asked."""
+        return ["negative positions, and positions that are not whole numbers"]
+
 
 class MRope(Angles):
-    """M-RoPE (Wang et al. 2024, Qwen2-VL; interleaved: Qwen3-VL): sections of pairs follow time, height, width."""
+    """Angles of three axes, or of any number: M-RoPE (Wang et al. 2024; Qwen3-VL) or axial RoPE (Wan, FLUX)."""
 
     mismatch, word = "mrope.mismatch", "mrope"
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        super().__init__(convention, spec)
-        given = spec.get("config") or {}
-        own = spec.get("scaling") or given.get("rope_parameters") or given.get("rope_scaling") or {}
-        if (said := own.get("rope_type", own.get("type", "default"))) not in ("default", "mrope"):
-            raise ValueError(f"verify: mrope_fn checks only unscaled angles; got scaling {said!r:.40}. Remove it.")
-        self.base = float(spec.get("base") or own.get("rope_theta") or given.get("rope_theta") or self.base)
-        self.section = list(spec.get("section") or own.get("mrope_section") or ())
-        if len(self.section) != 3 or sum(self.section) != self.n:
-            raise ValueError(f"verify: mrope needs section, three counts with sum {self.n}; got {self.section}.")
-        self.interleaved = bool(spec.get("interleaved", own.get("mrope_interleaved", False)))
-        self.definition = "mrope interleaved" if self.interleaved else "mrope"
-        self.axes = sections(self.section, self.interleaved)
-        self.truth = {**self.truth, "base": self.base, "axes": self.axes}
+        base, widths = spec.get("base"), spec.get("widths") or [2 * s for s in spec.get("section") or ()]
+        words = {"head_dim": sum(widths) or None, **spec, "layout": spec.get("layout") or "half"}
+        one = {"base": base[0]} if isinstance(base, list | tuple) else {}
+        self.asked = asked = rotation_asked.read(words | one)
+        if asked.trained is not None:
+            raise ValueError(
+                f"verify: {convention} checks scalings that do not depend on the length of the text; got "
+                f"{asked.scaling!r}. Check one length by rope_fn, or remove scaling."
+            )
+        super().__init__(convention, {**spec, "rotary_dim": asked.rotary_dim})
+        self.head_dim, self.base = asked.head_dim, self.base if one else asked.base
+        rotary = config.rotary(asked.source, pairing="half")
+        self.section, self.axes, self.arranged = self._divided(rotary)
+        self.names = AXES if len(self.section) == 3 else tuple(f"axis {a}" for a in range(len(self.section)))
+        usual = "axis" if convention == "rope_axes_fn" and rotary.sections is None else "shared"
+        self.ladder = spec.get("ladder") or USUAL.get(spec.get("encoding", ""), usual)
+        self.definition = "axial_rope" if self.ladder != "shared" else "mrope"
+        self.definition += " interleaved" if self.arranged == "interleaved" else ""
+        if one and (self.ladder != "axis" or len(self.base) != len(self.section) or asked.scaling != "default"):
+            raise ValueError(
+                "verify: a list of bases has one for each axis, each of which has frequencies of its own (ladder "
+                f"'axis'), and no scaling; got base {self.base}, ladder {self.ladder!r}."
+            )
+        freq = self._scaled() if asked.scaling != "default" else None
+        own = {"ladder": self.ladder, "axes": self.axes, "made": self.axes, "step": None, "pos": None}
+        self.truth = {**self.truth, **own, "base": self.base, "freq": freq, "gain": float(asked.gain(1)[0])}
+
+    def _divided(self, rotary: config.Rotary) -> tuple[tuple[int, ...], Any, str]:
+        """Return the pairs of each axis, the axis of each pair, and how the axes are arranged."""
+        section, layout = shares(self.spec, self.n) or rotary.sections, self.spec.get("axes")
+        if layout is None and rotary.layout == "doubled":
+            raise ValueError(
+                f"verify: in {rotary.model_type} the two dimensions of a pair read different axes, which is not a "
+                "rotation and has no angles; got its configuration. Compare golden files (posenc golden --config)."
+            )
+        layout = layout or plan(self.spec.get("encoding"))
+        if layout is None:
+            interleaved = self.spec.get("interleaved")
+            layout = (rotary.layout or "blocks") if interleaved is None else ("blocks", "interleaved")[interleaved]
+        if isinstance(layout, list | tuple):
+            axes = np.resize(np.array([-1 if axis is None else int(axis) for axis in layout]), self.n)
+            counts = tuple(np.bincount(axes[axes >= 0], minlength=3).tolist())
+            if section not in (None, counts):
+                raise ValueError(f"verify: section is {section}, but axes give {counts} pairs. Leave section out.")
+            return counts, axes, "listed"
+        if layout not in LAYOUTS:
+            raise ValueError(f"verify: axes must be {', '.join(LAYOUTS)} or a list; got {layout!r:.60}.")
+        if section is None or sum(section) != self.n:
+            hint = " section counts pairs: write widths for dimensions." if sum(section or ()) == 2 * self.n else ""
+            raise ValueError(
+                f"verify: several axes need section (pairs) with sum {self.n}, or widths (dimensions) with sum "
+                f"{2 * self.n}, one number for each axis; got section {section and list(section)}.{hint}"
+            )
+        axes = np.array(axes_of_pairs(section, "time_last" if layout == "time_unrotated" else layout, self.n))
+        return section, np.where(axes == 0, -1, axes) if layout == "time_unrotated" else axes, layout
+
+    def _scaled(self) -> Array:
+        """Return the scaled frequencies: over all pairs, or of each axis over its own."""
+        if self.ladder == "shared":
+            return np.where(self.axes < 0, 0.0, self.asked.inv_freq(1))
+        words = {key: value for key, value in self.spec.items() if key not in ("config", "rotary_dim", "dim")}
+        if self.ladder != "axis" or self.spec.get("config"):
+            raise ValueError(
+                "verify: scaled frequencies of each axis need ladder 'axis' and the words of the scaling; got ladder "
+                f"{self.ladder!r}{' and a config' * bool(self.spec.get('config'))}."
+            )
+        freq = np.zeros(self.n)
+        for axis, pairs in enumerate(self.section):
+            freq[self.axes == axis] = rotation_asked.read({**words, "head_dim": 2 * pairs}).inv_freq(1)
+        return freq
+
+    def coordinates(self, model: Model, case: Case) -> Array:
+        """Return the coordinates of each token on each axis, which a model may change, or count in other steps."""
+        where = case.args[0] if model["pos"] is None else model["pos"](case.args[0])
+        return np.asarray(where * (1.0 if model["step"] is None else model["step"]))
 
     def layout(self, model: Model) -> tuple[Any, Array]:
-        """Return the axis of each pair, and frequencies that run over all pairs."""
-        freq = model["base"] ** (-np.arange(self.n) / self.n) if model["freq"] is None else model["freq"]
+        """Return the axis of each pair, and the frequencies of the division that the tables were made for."""
+        freq = speeds(model["ladder"], model["made"], model["base"]) if model["freq"] is None else model["freq"]
         return model["axes"], freq
 
     def cases(self) -> Iterator[Case]:
         """Yield position ids as far as the specification or the call itself allows."""
         end, asked = self.spec.get("max_positions"), None
         for limit in (end,) if end else (64, 512, 4096, FAR + 1):
-            ids = np.array([axes for axes in IDS if max(axes) < limit], dtype=np.float64)
-            words = f"angles(position_ids of shape (3, {len(ids)}), up to {int(ids.max())})"
+            ids = places(len(self.section))
+            ids = ids[ids.max(1) < limit]
+            words = f"angles(position_ids of shape ({len(self.section)}, {len(ids)}), up to {int(ids.max())})"
             asked = Case("near", (ids,), words, otherwise=asked)
         assert asked is not None
         yield asked
@@ -150,50 +330,204 @@ class MRope(Angles):
         return Seen(case, found.detach().double().numpy())
 
     def faults(self) -> Iterator[Fault]:
-        """Yield pairs that follow the wrong axes, and frequencies that start again at 1 with each axis."""
-        n, section, other = self.n, self.section, sections(self.section, not self.interleaved)
-        ways = [("interleaved_where_blocked", other, "axes alternate, but sections should be blocks")]
-        doubled = np.repeat(range(3), [2 * s for s in section])[:n]
-        ways += [("section_scale", doubled, "sections count dimensions, not pairs")]
-        if self.interleaved:
-            ways = [("interleaving_ignored", other, "sections are blocks, not interleaved")]
-            ways += [("interleaving_unbounded", np.arange(n) % 3, "axes alternate up to the last pair")]
-        ways += [("axes_collapsed", np.full(n, axis), f"all pairs follow {name}") for axis, name in enumerate(AXES)]
-        for order in list(permutations(range(3)))[1:]:
-            words, lengths = (
-                f"the axes are {', '.join(AXES[axis] for axis in order)}",
-                [section[axis] for axis in order],
-            )
-            ways += [("section_order", np.array(order)[self.axes], words)]
-            ways += [("section_order", np.repeat(order, lengths), f"in blocks, {words}")]
-            ways += [("section_order", sections(lengths, self.interleaved), "the sections' lengths are exchanged")]
-        yield from (self._follow(*way) for way in ways if (way[1] != self.axes).any())
-        number = np.array([(self.axes[:i] == axis).sum() for i, axis in enumerate(self.axes)])
-        for over, words in ((n, "all pairs"), (np.array(section)[self.axes], "the pairs of the axis")):
-            yield self.other_speeds("restart", self.base ** (-number / over), over=words)
+        """Yield pairs that follow the wrong axes, and frequencies that are given to the axes in another way."""
+        ways = [way for way in self._ways() if (way[1] != self.axes).any()]
+        yield from (self._follow(*way) for way in ways)
         yield from super().faults()
+        for words, pos in POSITIONS.items():
+            yield Fault("mrope.table.wraps", {"pos": pos}, {"words": words})
+        yield from self._scalings()
+        yield from self._ladders()
+        yield from self._cuts()
+        for code, axes, words in ways:  # with tables that are made for the same division
+            yield self._follow("section_order" if code == "section_cut" else code, axes, words, made=axes)
 
-    def _follow(self, code: str, axes: Any, words: str) -> Fault:
+    def _ways(self) -> Iterator[tuple[str, Any, str]]:
+        """Yield codes, the axis of each pair, and words of other divisions."""
+        n, section, count = self.n, self.section, len(self.section)
+        blocks, turns = (np.array(axes_of_pairs(section, layout, n)) for layout in ("blocks", "interleaved"))
+        if self.arranged == "blocks":
+            yield "interleaved_where_blocked", turns, "axes alternate, but sections should be blocks"
+        doubled = np.repeat(range(count), [2 * s for s in section])[:n]
+        yield "section_scale", doubled, "sections count dimensions, not pairs"
+        if self.arranged != "blocks":
+            yield "interleaving_ignored", blocks, "sections are blocks, not interleaved"
+            yield "interleaving_unbounded", np.arange(n) % count, "axes alternate up to the last pair"
+        for axis, name in enumerate(self.names):
+            yield "axes_collapsed", np.full(n, axis), f"all pairs follow {name}"
+        for one, two in permutations(range(count), 2):
+            words = f"the pairs of {self.names[two]} follow {self.names[one]}"
+            yield "axis_repeated", np.where(self.axes == two, one, self.axes), words
+        for order in list(permutations(range(count)))[1:24]:
+            words, lengths = f"the axes are {', '.join(self.names[a] for a in order)}", [section[a] for a in order]
+            yield "section_order", np.where(self.axes < 0, -1, np.array(order)[self.axes]), words
+            yield "section_order", np.repeat(order, lengths), f"in blocks, {words}"
+            other = axes_of_pairs(lengths, "interleaved" if self.arranged == "interleaved" else "blocks", n)
+            code = "section_cut" if self.ladder == "axis" else "section_order"
+            yield code, np.array(other), "the sections' lengths are exchanged"
+
+    def _ladders(self) -> Iterator[Fault]:
+        """Yield frequencies that are given to the axes in another way, and exponents over other widths."""
+        n, axes, base = self.n, np.maximum(self.axes, 0), np.broadcast_to(self.base, len(self.section))
+        number, own = np.array([(axes[:i] == a).sum() for i, a in enumerate(axes)]), np.array(self.section)
+        if self.ladder == "shared":
+            for over, words in ((n, "all pairs"), (own[axes], "the pairs of the axis")):
+                yield self.other_speeds("restart", base[axes] ** (-number / over), over=words)
+        else:
+            code = "one_series" if self.ladder == "axis" else "restart"
+            over = {"over": "the pairs of the axis"}
+            yield self.other_speeds(code, speeds("shared" if self.ladder == "axis" else "axis", axes, base), **over)
+        for ladder in {"shared", "dealt"} - {self.ladder}:
+            yield self.other_speeds("one_series", speeds(ladder, axes, base))
+        one, numbers = (own[axes], number) if self.ladder == "axis" else (np.full(n, n), np.arange(n))
+        for exponents, how in (
+            (numbers / np.maximum(one - 1, 1), "are spread so that the last pair reaches 1 / base"),
+            ((numbers + 1) / one, "are counted from 1"),
+        ):
+            yield self.other_speeds("exponents", base[axes] ** -exponents, how=how)
+        if self.ladder == "axis":
+            widths = {n: "all pairs", n / len(own): f"{n / len(own):.4g} pairs, an equal share of each axis"}
+            widths |= {s: f"the {s} pairs of {name}" for s, name in zip(self.section, self.names, strict=True) if s}
+            for pairs, words in widths.items():
+                yield self.other_speeds("width", base[axes] ** (-number / pairs), over=words)
+
+    def _cuts(self) -> Iterator[Fault]:
+        """Yield tables whose columns are cut at other widths than they were made for, as Wan's code did."""
+        n, count = self.n, len(self.section)
+        third = 2 * n // count
+        for widths in ((2 * n - (count - 1) * third, *[third] * (count - 1)), (*[third] * (count - 1), 2 * n)):
+            columns = np.repeat(range(count), widths)[: 2 * n]
+            even, odd = columns[0::2], columns[1::2]
+            pair = int(((even != self.axes) | (odd != self.axes)).argmax())
+            follows = odd if even[pair] == self.axes[pair] else even
+            cut = f"tables of {[2 * s for s in self.section]} columns are cut at {list(widths)}"
+            for order in ((even, odd, odd, even), (even, even, odd, odd)) if (even != odd).any() else ():
+                found = self._follow("section_cut", follows, cut)
+                yield replace(found, change={"cut": order})
+
+    def _scalings(self) -> Iterator[Fault]:
+        """Yield a missing scaling, one over another width, and the known faults of scalings of one axis."""
+        asked, over, i = self.asked, {"over": "the whole head"}, np.arange(self.n)
+        if self.ladder != "shared":
+            return
+        if asked.rotary_dim < asked.head_dim:
+            whole = {"partial_rotary_factor": 1.0}
+            kept = {key: {**own, **whole} for key, own in asked.source.items() if isinstance(own, Mapping)}
+            wide = replace(asked, source={**asked.source, **kept, **whole}).inv_freq(1)
+            yield self.other_speeds("width", wide[: self.n], **over)
+        if asked.scaling == "default":
+            return
+        plain, more = asked.plain(), asked.parameters
+        for fault in rotation_faults.faults(asked, {"pairing": "half", "sign": 1.0, "q": {}, "k": {}}, ""):
+            change = dict(fault.change)
+            if callable(change.get("freq")):
+                change["freq"] = change["freq"](asked.original)
+            if set(change) <= {"freq", "gain"} and len(change.get("freq", plain)) == self.n:
+                yield replace(fault, change=change)
+        if asked.scaling == "yarn":
+            usual = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
+            ends: dict[str, Any] = {key: more.get(key, value) for key, value in usual.items()}
+            ends |= {"base": asked.base, "original_max_len": asked.original}
+            low, high = defined.yarn_bounds(width=asked.head_dim, **ends)
+            ramp = np.clip((i - low) / (high - low or 0.001), 0, 1)
+            yield self.other_speeds("width", plain * (1 - ramp) + plain / asked.factor * ramp, **over)
+
+    def _follow(self, code: str, axes: Any, words: str, made: Any = None) -> Fault:
         """Return the fault of pairs that follow the wrong axes, which names the first one."""
+        names = (*self.names, "several axes", "no axis")
         pair = int((axes != self.axes).argmax())
-        case = {"pair": pair, "axis": AXES[int(axes[pair])], "wanted": AXES[int(self.axes[pair])]}
-        return Fault(f"mrope.{code}", {"axes": axes}, {**case, "words": words}, case)
+        case = {"pair": pair, "axis": names[int(axes[pair])], "wanted": names[int(self.axes[pair])]}
+        change = {"axes": axes} if made is None else {"axes": axes, "made": made}
+        return Fault(f"mrope.{code}", change, {**case, "words": words}, case)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return tables that are cut at other widths, steps that do not count as one, or other frequencies."""
+        near = next((s for s in wrong if s.case.kind == "near"), None)
+        if near is None:
+            return None
+        follows, fits = self._followed(near, model)
+        if fits.sum() >= self.n - len(self.section) and (follows != self.axes)[fits].any():
+            axes = np.where(fits, follows, self.axes)
+            cut = [int((axes == axis).sum()) for axis in range(len(self.section))]
+            in_order = self.arranged == "blocks" and (np.diff(axes) >= 0).all()
+            words = f"tables made for {list(self.section)} pairs of the axes are cut at {cut}"
+            if in_order:
+                return self._follow("section_cut", axes, words)
+            return self._follow("mismatch", axes, "pairs have the right speeds, but follow other axes")
+        return self._steps(near, model) or self._bases(near, model)
+
+    def _followed(self, near: Seen, model: Model) -> tuple[Any, Any]:
+        """Return the axis that each pair follows at its right speed, and whether there is one."""
+        places, found = near.case.args[0], self.angles(near, model)
+        some = places.max(1) <= 4096
+        right = np.abs(self.layout(self.truth)[1])
+        expected = places[some, None, :] * right[:, None]  # (tokens, pairs, axes)
+        off = np.abs(wrapped(found[some, :, None] - self.truth["sign"] * expected))
+        off = np.minimum(off, np.abs(wrapped(found[some, :, None] + expected)))
+        off = (off / (1e-5 + 3 * CLOSE * expected)).max(0)
+        return off.argmin(1), off.min(1) <= 1
+
+    def _steps(self, near: Seen, model: Model) -> Fault | None:
+        """Return steps along the axes that do not count as one, if they explain all angles."""
+        steps = self.angles(near, model)[1 : 1 + len(self.section)]  # of each pair for a step along each axis
+        right, step = self.layout(self.truth)[1], np.ones(len(self.section))
+        for axis in range(len(self.section)):
+            pairs = np.flatnonzero((self.axes == axis) & (right > 0))
+            if len(pairs):
+                pair = pairs[np.abs(right[pairs] - 0.1).argmin()]  # no step rotates it by half a rotation
+                step[axis] = steps[axis, pair] / right[pair]
+        if not explains(self, {**self.truth, "step": step}, [near]):
+            return None
+        axis = int(np.abs(step - 1).argmax())
+        values = {"axis": self.names[axis], "step": float(step[axis])}
+        return Fault("mrope.coordinates_wrong", {"step": step}, values, values)
+
+    def _bases(self, near: Seen, model: Model) -> Fault | None:
+        """Return another base of all pairs or of each axis, if that explains all angles."""
+        if self.truth["freq"] is not None:
+            return None
+        steps = np.abs(self.angles(near, model)[1:][np.maximum(self.axes, 0), np.arange(self.n)])
+        parts = (
+            [self.axes == a for a in range(len(self.section))] if self.ladder == "axis" else [self.axes == self.axes]
+        )
+        found = [base_of(steps[part], 2 * int(part.sum())) for part in parts if part.any()]
+        bases = tuple(known(base) for base in found if base is not None)
+        if len(bases) < len(found) or not explains(self, {**self.truth, "base": bases}, [near]):
+            return None
+        values: dict[str, Any] = {"base": bases[0], "asked": self.base}
+        if len(set(bases)) > 1 or isinstance(self.base, tuple):
+            said, asked = (
+                ", ".join(f"{b:,.10g}" for b in np.broadcast_to(some, len(bases))) for some in (bases, self.base)
+            )
+            values = {"message": f"the bases of the axes are {said}; they should be {asked}"}
+        return Fault("mrope.config.theta_not_read", {"base": bases}, values)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return the pair that follows the wrong axis, or else the one at the wrong speed."""
-        steps = wrapped(self.visible(seen[0].value, seen[0].case)[1:4])  # of each pair for a step along each axis
-        follows = np.abs(steps).argmax(0)
-        if (follows != self.axes).any() or ((np.abs(steps) > CLOSE * self.layout(self.truth)[1]).sum(0) != 1).any():
-            return self._follow("mismatch", follows, "pairs are assigned to axes in no known way")
-        return self.other_speeds("mismatch", steps[follows, np.arange(self.n)])
+        steps = self.angles(seen[0], model)[1 : 1 + len(self.section)]  # of each pair for a step along each axis
+        right = np.abs(self.layout(self.truth)[1])
+        moved = (np.abs(steps) > 1e-6 + CLOSE * right).sum(0)
+        follows = np.where(moved == 1, np.abs(steps).argmax(0), np.where(moved, -2, -1))
+        if (follows != self.axes)[right > 1e-5].any():
+            return self._follow("mismatch", np.where(right > 1e-5, follows, self.axes), "pairs follow other axes")
+        freq = steps[np.maximum(self.axes, 0), np.arange(self.n)]
+        if (np.abs(freq - right) < 1e-3 * right + 1e-6).all():
+            return Fault(
+                "mrope.mismatch", values={"message": "angles of a step along each axis are right, others are not"}
+            )
+        return self.other_speeds("mismatch", freq)
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return that angles do not show the gain of a scaling."""
+        gain = [] if self.truth["gain"] == 1.0 else [f"the gain {self.truth['gain']:.6g}, which angles do not show"]
+        return [*gain, *super().not_judged(seen)]
 
 
-def sections(section: Sequence[int], interleaved: bool) -> Any:
-    """Return which of (time, height, width) each pair follows, in blocks (Qwen2-VL) or in turn (Qwen3-VL)."""
-    if not interleaved:
-        return np.repeat(np.arange(3), section)
-    i = np.arange(sum(section))
-    return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)  # height and width end at 3 * section, time continues
+def plan(encoding: Any) -> Any:
+    """Return the layout of a paper's plan of the axes that an encoding names, from the registry's card of M-RoPE."""
+    from posenc import registry
+
+    return registry.card("mrope").plans.get(str(encoding), {}).get("layout")
 
 
 def wrapped(angle: Array) -> Array:

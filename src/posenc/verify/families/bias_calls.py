@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor
 from posenc.verify import guard
 from posenc.verify.engine import Case, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.records import FLOAT32, Array, Model, kind
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -28,6 +27,8 @@ Places = NDArray[np.bool_]
 HIDDEN = -9000.0  # a lower bias hides a key: BERT used -10000 for -inf
 FAR = 130  # keys; beyond, an ordinary bias may be as low as that
 LONGEST = 1 << 17  # keys of one query
+FEWER = "calls with fewer queries than keys: if the model is not causal, queries have no declared place among the keys"
+LARGEST = 1 << 21  # entries of a square that is larger than a window
 
 
 @lru_cache(maxsize=64)
@@ -37,15 +38,17 @@ def distance(size: Size) -> Array:
     return np.arange(k_len - q_len, k_len)[:, None] - np.arange(float(k_len))
 
 
-def ask(subject: Any, size: Size, convention: str) -> tuple[Array, float]:
-    """Return the bias, and the rounding error of its numbers."""
-    found = {"slopes_fn": _slopes, "bias_fn": _bias, "score_mod": _scores}[convention](subject, size)
+def ask(subject: Any, size: Size, convention: str, row: int = 0) -> tuple[Array, float]:
+    """Return the bias, and the rounding error of its numbers; a score_mod is called for a row of the batch."""
+    if convention == "score_mod":
+        found = _scores(subject, size, row=row)
+    else:
+        found = (_slopes if convention == "slopes_fn" else _bias)(subject, size)
     what = "complex numbers" if found.is_complex() else "+inf, which makes a softmax NaN; hide keys by -inf"
     if found.is_complex() or (found == torch.inf).any():
         call = "bias({}, {}, {})".format(*size)
         raise SubjectError(Cause("subject.not_finite", f"{call} returns {what}", 1.0, {"call": call}))
-    eps = torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
-    return found.double().numpy().copy(), max(eps, FLOAT32)
+    return found.double().numpy().copy(), guard.rounding(found)
 
 
 def count(subject: Any, tokens: int, convention: str, usual: tuple[int, ...]) -> int:
@@ -62,14 +65,11 @@ def _slopes(subject: Any, size: Size) -> Tensor:
     """Return a bias of two tokens from slopes, which may be any kind of list."""
     n, what = size[0], f"slopes({size[0]})"
     found = invoke(subject, n, what=what)
-    try:
-        s = np.array([float(s) for s in (found.detach().cpu().flatten() if isinstance(found, Tensor) else found)])
-    except (TypeError, ValueError):
-        s = np.full(1, np.nan)
-    if isinstance(found, Mapping) or not np.isfinite(s).all():
-        message = f"{what} must return a list of finite numbers; got {found!r:.60}"
+    t = guard.array(found, what).flatten()
+    if t.is_complex() or not (t.double().abs() < 1e30).all():
+        message = f"{what} must return a list of finite numbers; got {t.tolist()!s:.60}"
         raise SubjectError(Cause("subject.shape", message, 1.0, {"n_heads": n}))
-    return torch.from_numpy(-s[:, None, None] * distance(size))
+    return -t.double()[:, None, None] * torch.from_numpy(distance(size))
 
 
 def _bias(subject: Any, size: Size) -> Tensor:
@@ -81,22 +81,22 @@ def _bias(subject: Any, size: Size) -> Tensor:
             found = found[0]
         with suppress(RuntimeError):
             found = found.expand(size)
-    return guard.shaped(found, size, what)
+    return guard.shaped(found, size, what, hides=True)
 
 
-def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
+def _scores(subject: Any, size: Size, score: float = 0.0, row: int = 0) -> Tensor:
     """Return the result of a score_mod for one score in all places."""
     n, q_len, k_len = size
     places = (torch.arange(n), torch.arange(k_len - q_len, k_len), torch.arange(k_len))
-    at = torch.tensor(score), torch.tensor(0)
-    what = f"score_mod({score:g}, 0, h, q, k) with h < {n}, q and k < {k_len}"
+    at = torch.tensor(score), torch.tensor(row)
+    what = f"score_mod({score:g}, {row}, h, q, k) with h < {n}, q and k < {k_len}"
 
     over_all: Callable[..., Any] = subject
     for axes in ((None, None, None, None, 0), (None, None, None, 0, None), (None, None, 0, None, None)):
         over_all = torch.vmap(over_all, in_dims=axes)
 
     def one_by_one(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
-        each = [torch.as_tensor(subject(s, b, i, j, t)) for i in h for j in q for t in k]
+        each = [guard.array(subject(s, b, i, j, t), what) for i in h for j in q for t in k]
         return torch.stack(each).reshape(size)
 
     try:
@@ -106,16 +106,17 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
             raise
         # plain Python such as `if kv_idx > q_idx` is right too, one number at a time
         found = guard.call(one_by_one, *at, *places, what=what)
-    return guard.shaped(found, size, what).detach()
+    return guard.shaped(found, size, what, hides=True)
 
 
 def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:
     """Raise an error if a score_mod does not return the score plus its result for a score of 0."""
-    found = _scores(subject, size, SCORE).double().numpy()
+    scores = _scores(subject, size, SCORE)
+    found = scores.double().numpy()
     kept = (zero > -1e30) & np.isfinite(found)
     back = found[kept] - zero[kept]
     off = np.abs(back - SCORE) / (1 + np.abs(zero[kept]).max(initial=0.0))
-    if (off > 1e-4).any():
+    if (off > 1e-4 + 2 * guard.rounding(scores)).any():
         words = f"a score of {SCORE:g} is returned as {back[off.argmax()]:.5g} after the bias is subtracted"
         raise SubjectError(Cause(code, words, float(off.max()), {"score": SCORE}))
 
@@ -173,8 +174,9 @@ class Biases(Family):
             raise ValueError(f"verify: window must be the number of keys that a query sees; got {said}")
         self.hides: frozenset[str] = frozenset()  # where one call hides keys, so that all must
         self.lowest = 0.0  # the lowest bias of a decode step
+        self.nearest = np.inf  # the smallest distance that is hidden, not counting keys ahead
         right = "near cached" if self.causal and convention != "slopes_fn" else "near"
-        self.kinds = (kind(self.state, "again", right),)
+        self.kinds = (kind(self.state, "again", right), kind(f"{self.word}.axis.batch", "row", right))
 
     def masks(self) -> list[Mask]:
         """Return masks of visible keys, the likeliest first; a window on both sides is counted in three ways."""
@@ -184,13 +186,25 @@ class Biases(Family):
         return one + both if self.causal else both + one
 
     def steps(self, n: int) -> Iterator[Case]:
-        """Yield calls with a cache, and calls after other calls."""
-        if self.causal or self.open:
-            yield from (Case("cached", (n, *size)) for size in ((1, 2), (1, 9), (3, 8), (5, 6), (3, 7)))
-        if not self.score_mod:
-            sizes = [(7, 7, n, 11, 11), (11, 11, n, 7, 7)]
-            sizes += [(3, 9, n, 3, 8), (1, 9, n, 3, 9)] if self.causal or self.open else []
-            yield from (Case("again", (n, *size)) for size in sizes)
+        """Yield calls with a cache, calls longer than a window, and calls after other calls or of another row.
+
+        Code may refuse several queries after a cache.
+        """
+        sizes = ((1, 2), (1, 9), (3, 8), (5, 6), (3, 7)) if self.causal or self.open else ()
+        yield from (Case("cached", (n, *size), "the last of all keys", optional=size[0] > 1) for size in sizes)
+        if self.score_mod:
+            yield Case("row", (n, 7, 7), "the second row of a batch", optional=True)
+            return
+        beyond = (self.window or 0) + 4
+        if self.window and max(n, 4) * beyond**2 <= LARGEST:
+            yield Case("beyond", (n, beyond, beyond), f"a text of {beyond} tokens", optional=True)
+        if self.window and sizes:
+            yield Case("beyond", (n, 3, beyond + 2), f"3 queries after {beyond - 1} keys", optional=True)
+        more = [(7, 7, n, 11, 11), (11, 11, n, 7, 7)]
+        more += [(3, 9, n, 3, 8), (1, 9, n, 3, 9)] if sizes else []
+        yield from (
+            Case("again", (n, *size), "after a call of another size", optional=1 < size[0] < size[1]) for size in more
+        )
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the bias."""
@@ -203,7 +217,7 @@ class Biases(Family):
             if before:
                 ask(fresh(subject) if self.heads and before[0] != size[0] else one, before, self.convention)
         try:
-            value, eps = ask(one, size, self.convention)
+            value, eps = ask(one, size, self.convention, row=int(case.kind == "row"))
         except SubjectError as error:
             if case.optional and error.cause.code == "subject.shape":  # a table ends
                 error.cause = replace(error.cause, code="subject.raises")
@@ -215,6 +229,8 @@ class Biases(Family):
         # far keys are as low by their distance as near ones that are hidden
         seen = Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
         places = {"ahead": distance(size) < 0, "beyond": distance(size) >= (self.window or np.inf)}
+        if (d := distance(size)[gone(seen).any(0) & (distance(size) > 0)]).size:
+            self.nearest = min(self.nearest, float(d.min()))
         self.hides |= {where for where, at in places.items() if gone(seen)[:, at].any()}
         return seen
 
@@ -230,10 +246,11 @@ class Biases(Family):
         return np.where(mask.sees(d), super().off(seen, predicted, model), 0.0)
 
     def windows(self) -> Iterator[Fault]:
-        """Yield windows with one key more or less."""
-        for mask, by in product(self.masks() if self.window else (), (1, -1)):
-            values = {"sees": self.window + by, "window": self.window}
-            yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=mask.reach + by)}, values)
+        """Yield windows with another number of keys."""
+        for mask in self.masks() if self.window else ():
+            for reach in sorted({mask.reach + 1, mask.reach - 1, self.nearest - 1} - {mask.reach, np.inf}):
+                values = {"sees": int(self.window + reach - mask.reach), "window": self.window}
+                yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=reach)}, values)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong with the keys that a bias hides, if anything."""
@@ -241,7 +258,9 @@ class Biases(Family):
         for h, i, j in np.argwhere(model["mask"].wrong(d, hidden, self.hides))[:1]:
             ahead = model["mask"].causal and d[i, j] < 0
             code = "hides_visible" if hidden[h, i, j] else "shows_ahead" if ahead else "window"
-            return Fault(f"{self.word}.mask.{code}")
+            _, queries, keys = wrong[0].case.args[:3]
+            words = f"a call of {queries} queries and {keys} keys shows keys beyond the window, which others hide"
+            return Fault(f"{self.word}.mask.{code}", {}, {"message": words} if code == "window" else {})
         return super().unknown(seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
@@ -267,10 +286,17 @@ class Biases(Family):
         return {**case, **dict(zip(names, (*map(int, at), *found), strict=True))}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return a window that no call of the bias shows: a separate mask may hide these keys."""
-        beyond = [gone(s) & (distance(s.case.args[:3]) >= (self.window or np.inf)) for s in seen]
-        left = f"the window of {self.window} keys: the bias does not apply it, so a separate mask must"
-        return [left] if self.window and beyond and not any(map(np.any, beyond)) else []
+        """Return a window that no call shows, since a separate mask may hide keys, and calls that have no rule."""
+        found = [] if self.causal or self.open or self.score_mod else [FEWER]
+        if self.window and seen:
+            far = [distance(s.case.args[:3]) >= self.window for s in seen]
+            hidden = any(bool((gone(s) & beyond).any()) for s, beyond in zip(seen, far, strict=True))
+            longest = max((s.case.args[1] for s in seen), default=0)
+            if not hidden:
+                found.append(f"the window of {self.window} keys: the bias does not apply it, so a separate mask must")
+            if longest <= self.window and not self.score_mod:
+                found.append(f"the window of {self.window} keys in calls of more than {longest} queries")
+        return found
 
 
 def gone(seen: Seen) -> Places:

@@ -12,18 +12,13 @@ from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.axes import Angles, wrapped
+from posenc.verify.families.axes import FAR, LADDERS, Angles, MRope, places, shares, speeds
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
 SIZES = ((3, 5), (4, 2), (1, 6), (7, 1), (19, 40), (70, 3))
-WIDE = 1 << 15  # columns of an image that contains all places
+WIDE = FAR  # columns of an image that contains all places
 SMALL = 7  # patches along a side, which every table has
-LADDERS = {
-    "axis": "each axis has all frequencies",
-    "shared": "one series of frequencies runs over all pairs, whichever axis they follow",
-    "dealt": "the even frequencies go to the first axis and the odd ones to the second",
-}
 # (row, column) of token t in a grid of h rows and w columns if tokens are misplaced
 PLACES = {
     "patches are counted column by column": ("grid_transposed", lambda t, h, w: (t % h, t // h)),
@@ -44,13 +39,23 @@ class Grid(Angles):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         order, ladder = spec.get("order"), spec.get("ladder")
+        self.section = shares(spec, self.n) or (self.n // 2, self.n // 2)
+        if len(self.section) != 2 or sum(self.section) != self.n or isinstance(self.base, tuple):
+            raise ValueError(
+                f"verify: {convention} has two axes with {self.n} pairs together and one base; got section "
+                f"{list(self.section)}, base {self.base}."
+            )
+        if self.section[0] != self.section[1] and (spec.get("interleaved") or ladder == "dealt"):
+            raise ValueError(
+                f"verify: axes that alternate have equally many pairs; got section {list(self.section)}. Remove "
+                "interleaved, and ladder 'dealt'."
+            )
         if order not in (None, "xy", "yx"):
             raise ValueError(
                 f"verify: order must be 'xy' (the first pairs follow columns) or 'yx' (rows first); got {order!r:.60}."
             )
-        if ladder not in (None, *LADDERS):
-            raise ValueError(f"verify: ladder must be one of {', '.join(LADDERS)}; got {ladder!r:.60}.")
-        own = {"ladder": ladder or "axis", "interleaved": bool(spec.get("interleaved", False))}
+        usual = "shared" if spec.get("encoding") == "mrope" else "axis"
+        own = {"ladder": ladder or usual, "interleaved": bool(spec.get("interleaved", False))}
         first = "row" if order == "yx" else "column"
         self.truth = {**self.truth, **own, "first": first, "place": "", "step": (1.0, 1.0)}
         self.open: list[tuple[Model, str]] = []  # what the specification leaves open, and how to declare it
@@ -64,12 +69,8 @@ class Grid(Angles):
 
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return which axis (0: row, 1: column) each pair follows, and its frequency."""
-        pairs, half = np.arange(self.n), self.n // 2
-        blocks = (pairs >= half).astype(int), pairs % half
-        second, number = (pairs % 2, pairs // 2) if model["interleaved"] else blocks
-        exponents = {"axis": number / half, "shared": pairs / self.n, "dealt": (2 * number + second) / self.n}
-        exponents["narrow"] = number / self.n
-        freq = model["base"] ** -exponents[model["ladder"]] if model["freq"] is None else model["freq"]
+        second = np.arange(self.n) % 2 if model["interleaved"] else np.repeat((0, 1), self.section)
+        freq = speeds(model["ladder"], second, model["base"]) if model["freq"] is None else model["freq"]
         return second ^ (model["first"] == "column"), freq
 
     def cells(self, case: Case) -> tuple[Array, int, int]:
@@ -138,7 +139,7 @@ class Grid(Angles):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return that the series of frequencies was accepted as measured."""
-        return [words for _, words in self.open if words]
+        return [*(words for _, words in self.open if words), *super().not_judged(seen)]
 
 
 class Picture(Grid):
@@ -168,12 +169,16 @@ class Picture(Grid):
 
     def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
         """Return the angles of the patches below and next to the first one."""
-        (h, w), moved = seen.case.args, wrapped(self.visible(seen.value, seen.case))
+        (h, w), moved = seen.case.args, self.angles(seen, model)
         return moved[w], moved[1], f" in an image of {h} x {w}"
 
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return what the specification leaves open; a table has no other places than its own."""
+        return [words for _, words in self.open if words]
 
-class Rotated(Grid):
-    """Judge rope(x, positions): x (batch, heads, seq, head_dim), positions (batch, seq, 2) of rows and columns.
+
+class OfVectors(Angles):
+    """The part of `rope(x, positions)` that does not depend on the number of axes; mixed into a table of angles.
 
     With layout "half" a pair is either (i, i + half of the axis's block) or (i, i + half of the head): both are in
     use, and the specification has no word for it.
@@ -182,23 +187,28 @@ class Rotated(Grid):
     kinds = (kind("rope2d.grad.severed", "grad", "near"),)
     clockwise = "queries and keys both rotate clockwise: the second dimension of each pair has the other sign"
     off = Family.off  # of scores, not of angles
+    near: Array  # places in the order of the first case, the origin and a step along each axis first
+    far: Array
+    section: tuple[int, ...]
+    blocks: bool  # whether each axis has a block of pairs
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         pairing = spec.get("layout") or "half"
-        self.truth = {**self.truth, "lanes": "interleaved" if pairing == "interleaved" else "block"}
-        if pairing == "half":
-            self.open.append(({"lanes": "head"}, ""))
+        self.truth = {"gain": 1.0, **self.truth, "lanes": "interleaved" if pairing == "interleaved" else "block"}
         generator = torch.Generator().manual_seed(0)
-        self.q, self.k = torch.randn(2, 1, 2, 2 * self.n, generator=generator, dtype=torch.float32)
+        self.q, self.k = torch.randn(2, 1, 2, self.head_dim, generator=generator, dtype=torch.float32)
+
+    def lanes_left_open(self) -> list[tuple[Model, str]]:
+        """Return the other pairing that layout "half" allows."""
+        return [] if self.truth["lanes"] == "interleaved" else [({"lanes": "head"}, "")]
 
     def cases(self) -> Iterator[Case]:
         """Yield places near and far, in two rows of a batch."""
-        near = np.array([(0, 0), (0, 1), (1, 0), (2, 5), (7, 3), (4, 4), (11, 30), (30, 11), (63, 2)], dtype=float)
-        far = np.array([(0, 0), (257, 1), (1, 515), (1023, 64), (300, 4001)], dtype=float)
-        yield Case("near", (near,), "rope(x, positions) at places up to (63, 30)")
-        yield Case("far", (far,), "rope(x, positions) at places up to 4,001", optional=True)
-        yield Case("grad", (near,), "the gradient of rope(x, positions)", optional=True)
+        ends = [f"({', '.join(f'{int(c)}' for c in near.max(0))})" for near in (self.near, self.far)]
+        yield Case("near", (self.near,), f"rope(x, positions) at places up to {ends[0]}")
+        yield Case("far", (self.far,), f"rope(x, positions) at places up to {ends[1]}", optional=True)
+        yield Case("grad", (self.near,), "the gradient of rope(x, positions)", optional=True)
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return rotated queries and keys, (2, heads, tokens, head_dim); for "grad", two gradients."""
@@ -207,37 +217,44 @@ class Rotated(Grid):
         for vector in (self.q, self.k):
             x = vector[..., None, :].expand(2, -1, len(places), -1).contiguous().requires_grad_(graded)
             y = guard.call(fresh(subject), x, positions, what=case.words, grad=graded)
-            y = guard.shaped(y, tuple(x.shape), case.words)
+            y = guard.shaped(y, tuple(x.shape), case.words, grad=graded)
+            eps = guard.rounding(y)
             if graded:
-                y = torch.autograd.grad(y, x, y.detach())[0] if y.requires_grad else torch.zeros_like(x)
+                y = torch.autograd.grad((y * y.detach()).sum() + 0 * x.sum(), x)[0]
             found.append(y[0].detach().double().numpy())
             if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
                 raise SubjectError(
                     Cause("rope.batch.rows_share", "equal places in two rows of a batch give different angles", 1.0)
                 )
-        return Seen(case, np.stack(found))
+        return Seen(case, np.stack(found), eps)
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return rotated queries and keys; for "grad" their gradients, which are the vectors themselves."""
-        angles = super().predict(model, case)
+        angles = self.rotated_by(model, case)
         a, b = self._pairs(model)
-        y = np.repeat(torch.cat((self.q, self.k)).double().numpy()[:, :, None], len(angles), 2)
+        y = np.repeat(torch.cat((self.q, self.k)).double().numpy()[:, :, None], len(angles[0]), 2)
+        gain = model["gain"] * (model["gain"] if case.kind == "grad" else 1.0)
         if case.kind == "grad":
+            y[..., [*a, *b]] *= gain
             return y
         with np.errstate(invalid="ignore"):  # float16 does not hold all positions
-            z = (y[..., a] + 1j * y[..., b]) * np.exp(1j * angles)
-        y[..., a], y[..., b] = z.real, z.imag
+            cosine, minus, sine, other = (
+                gain * wave(angle) for wave, angle in zip((np.cos, np.sin, np.sin, np.cos), angles, strict=True)
+            )
+            first, second = y[..., a], y[..., b]
+            y[..., a], y[..., b] = first * cosine - second * minus, first * sine + second * other
         return y
 
     def _pairs(self, model: Model) -> tuple[Any, Any]:
         """Return the first and the second dimension of each pair, in the order of the angles."""
-        pairs, half = np.arange(self.n), self.n // 2
+        pairs = np.arange(self.n)
         if model["lanes"] == "interleaved":
             return 2 * pairs, 2 * pairs + 1
-        if model["lanes"] == "head" or (model["lanes"] == "block" and self.truth["interleaved"]):
+        if model["lanes"] == "head" or (model["lanes"] == "block" and not self.blocks):
             return pairs, pairs + self.n
-        first = pairs + half * (pairs >= half)
-        return first, first + half
+        sizes = np.array(self.section)
+        first = pairs + np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return first, first + np.repeat(sizes, sizes)
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return the scores of all pairs of places."""
@@ -246,24 +263,19 @@ class Rotated(Grid):
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the tolerance of each score: float32 angles have errors that grow with the position."""
         far = np.abs(seen.case.args[0]).max(1)
-        scores: Array = 4e-5 * self.n + 6e-7 * self.n * (far[:, None] + far)
-        return np.full(1, 1e-3) if seen.case.kind == "grad" else scores
+        rounded: Array = 4e-5 * self.n + 6e-7 * self.n * (far[:, None] + far) + 2 * seen.eps * self.n
+        scores: Array = self.truth["gain"] ** 2 * rounded
+        return np.full(1, 1e-3 + 4 * seen.eps) if seen.case.kind == "grad" else scores
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether rotated vectors agree, not only scores."""
-        return bool(np.abs(seen.value - predicted).max() < 1e-2)
+        return bool(np.abs(seen.value - predicted).max() < 1e-2 + 4 * seen.eps)
 
-    def cells(self, case: Case) -> tuple[Array, int, int]:
-        """Return the places as patches of an image that contains all of them."""
-        row, column = case.args[0].T
-        return row * WIDE + column, WIDE, WIDE
-
-    def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
-        """Return the angles between queries at (1, 0) or (0, 1) and at (0, 0)."""
+    def angles(self, seen: Seen, model: Model) -> Array:
+        """Return the angles between the queries at each place and at the first one."""
         a, b = self._pairs(model)
-        z = seen.value[0, 0, ..., a] + 1j * seen.value[0, 0, ..., b]
-        sideways, below = np.angle(z[:, 1:3] / z[:, :1]).T
-        return below, sideways, ""
+        z = seen.value[0, 0][:, a] + 1j * seen.value[0, 0][:, b]
+        return np.asarray(np.angle(z * z[:1].conj()))
 
     def faults(self) -> Iterator[Fault]:
         """Yield other pairings as well."""
@@ -276,4 +288,51 @@ class Rotated(Grid):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what a rotation of places leaves open."""
-        return [*super().not_judged(seen), "places that are not whole numbers, and half precision"]
+        return [*super().not_judged(seen), "half precision"]
+
+
+class Rotated(OfVectors, Grid):
+    """Judge rope(x, positions): x (batch, heads, seq, head_dim), positions (batch, seq, 2) of rows and columns."""
+
+    near = np.array([(0, 0), (1, 0), (0, 1), (2, 5), (7, 3), (4, 4), (11, 30), (30, 11), (63, 2)], dtype=float)
+    far = np.array([(0, 0), (257, 1), (1, 515), (1023, 64), (300, 4001)], dtype=float)
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.blocks = not self.truth["interleaved"]
+        self.open += self.lanes_left_open()
+
+    def cells(self, case: Case) -> tuple[Array, int, int]:
+        """Return the places as patches of an image that contains all of them."""
+        row, column = case.args[0].T
+        return row * WIDE + column, WIDE, WIDE
+
+    def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
+        """Return the angles between queries at (1, 0) or (0, 1) and at (0, 0)."""
+        below, sideways = self.angles(seen, model)[1:3]
+        return below, sideways, ""
+
+
+class RotatedAxes(OfVectors, MRope):
+    """Judge rope(x, positions): x (batch, heads, seq, head_dim), positions (batch, seq, axes) of three axes or more."""
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        if spec.get("order"):
+            raise ValueError(
+                f"verify: order names two axes; got order {spec['order']!r} for {len(self.section)}. Remove it: the "
+                "first numbers of section or widths are those of the first axis."
+            )
+        self.blocks, all_places = self.arranged == "blocks", places(len(self.section))
+        self.near = all_places[all_places.max(1) < 64]
+        self.far = np.stack((all_places[0], *all_places[(all_places.max(1) >= 64) & (all_places.max(1) < 2048)]))
+
+    def free(self) -> Iterator[Choice]:
+        """Yield the other pairing of layout "half", and the opposite direction."""
+        for change in ({}, *(change for change, _ in self.lanes_left_open())):
+            yield from [Choice(change)] if change else []
+            yield Choice({**change, "sign": -1.0}, self.clockwise)
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return what a rotation of places leaves open; scores show the gain."""
+        return [line for line in super().not_judged(seen) if not line.startswith("the gain")]

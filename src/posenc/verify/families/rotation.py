@@ -45,6 +45,7 @@ class Rotation(Family):
         name = "xpos" if asked.xpos else "rope"
         self.definition = name if asked.scaling == "default" else f"{asked.scaling}@transformers-5"
         self.reached, self.unseen = 0, list[str]()  # the last near position with an answer; what was refused
+        self.returned = ""  # the dtype in which float32 vectors are returned
         self.origin: Array | None = None  # the effect of position 0 on queries and keys, if scores do not change
         self.two = _two_vectors(asked.head_dim)
         self.kinds = _kinds(asked)
@@ -149,6 +150,7 @@ class Rotation(Family):
         is_sorted = "order" in {*model["q"], *model["k"]}
         angle = where.pos[:, None] * (freq.max(1, keepdims=True) if is_sorted else of_pairs)
         half = HALF.get(str(ask.dtype if seen.case.kind != "grad" else self.asked.activation_dtype))
+        half = half or HALF.get(self.returned)
         size = np.abs(self.visible(predicted, seen.case)) if self.asked.xpos else np.maximum(np.abs(predicted), 1.0)
         size = np.maximum(size, size[..., partner])
         share = 12 * half if half else OF_DECAY if self.asked.xpos else ROUNDING
@@ -232,9 +234,13 @@ class Rotation(Family):
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return the parts that were not judged."""
         said = list(self.unseen)
+        if self.returned in HALF:
+            said.append(f"what {self.returned} does not show, in which float32 vectors are returned")
         last = max((s.case.args[0].pos[-1] for s in seen), default=0)
         if last and (self.asked.max_positions or 0) > last + 1:
             said.append(f"positions beyond {last:,}")
+        if self.convention in rotation_calls.BELOW and self.asked.trained is not None:
+            said.append("positions below 0: frequencies depend on the length of the text")
         if self.asked.activation_dtype is None:
             said.append("half precision: no activation_dtype is declared")
         return said
@@ -253,6 +259,8 @@ def _kinds(asked: Asked) -> list[Kind]:
     return [
         kind("rope.decode.single_token_path", "single", "short near offsets"),
         kind("rope.batch.rows_share", "rows", "short near offsets"),
+        kind("rope.positions.restart", "restart", "short near"),
+        kind("rope.heads.grouped", "grouped", "short near"),
         kind("rope.offset.ignored_by_cache", "offsets", "short near single"),
         kind(kept, "again", "short near"),
         kind("rope.precision.cache_rebuilt_in_low_precision", "after_half", f"short near after_half_short {half}"),

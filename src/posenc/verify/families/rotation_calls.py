@@ -15,7 +15,7 @@ from posenc.verify.engine import Case, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import free_of
 from posenc.verify.engine.records import Array
-from posenc.verify.guard import SubjectError
+from posenc.verify.guard import NotAnsweredError, SubjectError
 from posenc.verify.report import Cause
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ REACH = {  # the positions of one call: any, consecutive ones from any offset, o
     **dict.fromkeys(("rope_offset_fn", "lucidrains"), "run"),
     **dict.fromkeys(("bshd_module", "xpos_fn"), "start"),
 }
+TOGETHER = ("hf_rope", "meta_complex", "bshd_module", "xpos_fn")  # queries and keys come in one call
+BELOW = ("hf_rope", "rope_fn", "rope_offset_fn", "lucidrains")  # a position may be below 0
+BACK = (1, 3, 7)
 FAR = 4096  # positions that must work if none are declared
 FARTHEST = 2**17  # of declared positions
 UNSAID = 2**16 + 2  # if none are declared: beyond 16 bits
@@ -43,13 +46,14 @@ OF_HALF = (255, 256, 257, 259, 511, 1023, 2049)  # around the first ones that ha
 class Ask:
     """One question to a rotation."""
 
-    pos: tuple[int, ...]  # the kept positions, ascending
+    pos: tuple[int, ...]  # the kept positions, in most questions ascending
     vectors: str = "two"  # the vectors at each position: "basis", their sum ("ones"), or "two"
     dtype: str = "float32"  # of the vectors
     whole: bool = False  # the whole text up to the last position in one call
     alone: bool = False  # one call for each token
     rows: bool = False  # the second row of the batch has the positions in the other order
     heads: int = HEADS
+    grouped: bool = False  # all query heads share one key head
     strided: bool = False  # views with heads and tokens exchanged in memory; vectors of different tokens differ in size
     before: tuple["Ask", ...] = ()  # earlier calls of the same object
 
@@ -78,7 +82,8 @@ def calls(convention: str, ask: Ask) -> list[tuple[list[int], list[int]]]:
         return [(list(range(listed[-1] + 1)), listed)]
     if reach == "any":
         return [(listed, list(range(len(listed))))]
-    firsts = [max(p - 2, 0) for p in listed]  # three tokens each: single tokens may take another path
+    # three tokens each: single tokens may take another path
+    firsts = [max(p - 2, 0) if p >= 0 else p - 2 for p in listed]
     return [([first, first + 1, first + 2], [p - first]) for first, p in zip(firsts, listed, strict=True)]
 
 
@@ -101,8 +106,10 @@ def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask, *, alike:
         given = x[:, None, None].to(getattr(torch, ask.dtype)).expand(-1, ask.heads, len(pos), -1)
         size = 2.0 ** (torch.arange(ask.heads * len(pos)) % 7 * ask.strided).view(-1, len(pos), 1).to(given.dtype)
         pos = torch.stack((pos, pos.flip(0))) if ask.rows else pos
-        sides = rotate(convention, one(), given * size, given * size, pos, strided=ask.strided)
-        parts.append(torch.stack([(t.detach().double() / size)[:, :, wanted] for t in sides]).numpy())
+        keys = (given * size)[:, : 1 if ask.grouped else None]
+        sides = rotate(convention, one(), given * size, keys, pos, strided=ask.strided)
+        both = [(t.detach().double().expand_as(given) / size)[:, :, wanted] for t in sides]
+        parts.append(torch.stack(both).numpy())
     found = np.concatenate(parts, 3)
     if not np.isfinite(found).all():
         message = f"{convention} returned numbers that are not finite, at positions up to {ask.pos[-1]:,}"
@@ -132,7 +139,10 @@ def rotate(
             raise SubjectError(Cause("subject.shape", "the rotary module must return cos and sin", 1.0))
         found = call(subject[1], q, k, *tables)
     elif convention == "meta_complex":
-        found = call(subject[1], q, k, call(subject[0], end=int(pos.max()) + 1)[pos])
+        table = call(subject[0], end=int(pos.max()) + 1, passed_on=True)
+        index = pos if isinstance(table, Tensor) else pos.numpy()
+        rows = guard.call(lambda: table[index], what=f"rows of the table of {words}", grad=grad, passed_on=True)
+        found = call(subject[1], q, k, rows)
     elif convention == "rope_fn":
         found = [call(subject, t, pos) for t in (q, k)]
     elif convention == "rope_offset_fn":
@@ -144,7 +154,7 @@ def rotate(
     if not isinstance(found, tuple | list) or len(found) < 2:
         message = f"{words} must return queries and keys; got {type(found).__name__}"
         raise SubjectError(Cause("subject.shape", message, 1.0, {"call": words}))
-    q, k = (guard.shaped(t, tuple(q.shape), words) for t in found[:2])
+    q, k = (guard.shaped(t, tuple(given.shape), words, grad=grad) for t, given in zip(found, (q, k), strict=False))
     if convention == "xpos_fn" and q.dtype != k.dtype:
         message = f"queries are returned in {str(q.dtype)[6:]} and keys in {str(k.dtype)[6:]}"
         raise SubjectError(Cause("xpos.dtype.keys_float32", message, 1.0, {"call": words}))
@@ -178,6 +188,19 @@ def cases(family: "Rotation") -> Iterator[Case]:
             yield Case("offsets", (replace(offsets[2], before=(*offsets[:2],)),), "three tokens after three others")
     if family.convention == "hf_rope":
         yield Case("rows", (Ask(first[:4], rows=True),), "a batch whose rows have different positions")
+    if reach == "any":
+        yield Case(
+            "restart",
+            (
+                Ask(
+                    (*first[3:5], *first[:3]),
+                ),
+            ),
+            "positions that restart, as in packed texts",
+            True,
+        )
+    if family.convention in TOGETHER:
+        yield Case("grouped", (Ask(first[:6], grouped=True),), "query heads that share one key head", optional=True)
     ends = {first[-1] + 1, min(2 * (asked.trained or 1), LONGEST, asked.max_positions or LONGEST)}
     long = tuple(Ask(doubling(n, n - 1), whole=reach != "any" or n <= LONGEST) for n in sorted(ends))
     yield Case("again", (Ask(first[:6], before=long),), "a short text after a long one")
@@ -190,6 +213,8 @@ def cases(family: "Rotation") -> Iterator[Case]:
         yield Case(half, (whole,), f"vectors of {half}", optional=True)
         yield Case("after_half_short", (Ask(first, before=(replace(whole, pos=first[:4]),)),), f"float32 after {half}")
         yield Case("after_half", (Ask(first, before=(whole,)),), f"float32 after {half}")
+    if family.convention in BELOW and asked.trained is None:  # last, since a program may end at them
+        yield Case("below", (Ask((*(-p for p in BACK), *BACK), "basis"),), "positions below 0", optional=True)
 
 
 def _far(family: "Rotation") -> Iterator[Case]:
@@ -220,7 +245,7 @@ def _lengths(family: "Rotation") -> Iterator[Case]:
         yield Case("heads", (Ask((0, 1, 2), heads=2 * asked.original),), f"{2 * asked.original} heads")
 
 
-def observe(family: "Rotation", subject: Any, case: Case) -> Seen:
+def observe(family: "Rotation", subject: Any, case: Case) -> Seen | None:
     """Return the answer to a case, without effects of position 0 that do not change scores.
 
     Beyond the declared lengths, an error is a refusal, and the positions before it are the answer.
@@ -233,6 +258,9 @@ def observe(family: "Rotation", subject: Any, case: Case) -> Seen:
         family.origin = free_of(value[0, :, 0].T, value[1, :, 0].T, only_rotations=family.asked.xpos is not None)
     if case.kind == "grad":
         return Seen(case, _gradient(family, subject, ask))
+    if case.kind == "below":
+        _backwards(family, subject, ask)
+        return None
     kept = fresh(subject)
     for earlier in ask.before:
         with suppress(SubjectError):  # such as a text that is too long: only the calls after it count
@@ -267,13 +295,18 @@ def _steady(family: "Rotation", subject: Any) -> None:
     (q, k), (right, _) = (
         rotate(family.convention, fresh(subject), whole, keys, torch.arange(end)) for keys in (0 * whole, whole)
     )
+    family.returned = str(right.dtype)[6:]
     crossed = "rope.side.mixed" if q.any() else "rope.side.exchanged"
     for code, off, words in (
         ("rope.not_deterministic", other - first, "the same call on two copies gives two results"),
         ("rope.state_kept", again - first, "the same call gives another result the second time"),
         ("rope.not_linear", zero, "zeros are not returned as zeros: a term is added"),
         ("rope.axis.batch", alone - first[:, 1:], "a row of a batch gets another result than by itself"),
-        (crossed, torch.stack((q - right, k)).numpy(), "queries depend on keys, or keys on queries"),
+        (
+            crossed,
+            torch.stack((q.double() - right.double(), k.double())).numpy(),
+            "queries depend on keys, or keys on queries",
+        ),
     ):
         share = float(np.abs(off).max() / np.abs(first).max(initial=1e-30))
         if share > REPEATS:
@@ -281,18 +314,33 @@ def _steady(family: "Rotation", subject: Any) -> None:
             raise SubjectError(Cause(code, message, share, {"positions": list(ask.pos), "calls": 2}))
 
 
+def _backwards(family: "Rotation", subject: Any, ask: Ask) -> None:
+    """Raise if a position below 0 does not rotate back: most models have none, so this is no fault."""
+    try:
+        value = feed(family.convention, partial(fresh, subject), family.fed(ask), ask)
+    except SubjectError as error:
+        raise NotAnsweredError(error.cause.message) from error
+    origin = np.eye(value.shape[-1]) if family.origin is None else family.origin
+    for vectors in (value[0] @ np.linalg.inv(origin).T, value[1] @ origin):
+        for i, p in enumerate(BACK):
+            below, above = vectors[:, i], vectors[:, i + len(BACK)]
+            if np.abs(below - above.T).max() > 1e-3 * np.abs(above).max():
+                raise NotAnsweredError(f"the code does not rotate position {-p} back by the angles of position {p}")
+
+
 def _gradient(family: "Rotation", subject: Any, ask: Ask) -> Array:
     """Return the vectors x times <x, gradient of |y|^2 / 2> / |y|^2, which is 1 if y is linear in x."""
     x = family.two[:, None, None].expand(-1, HEADS, len(ask.pos), -1).contiguous()
     sides = [x.clone().requires_grad_() for _ in range(2)]
-    out = rotate(family.convention, fresh(subject), sides[0], sides[1], torch.tensor(ask.pos), grad=True)
+    found = rotate(family.convention, fresh(subject), sides[0], sides[1], torch.tensor(ask.pos), grad=True)
+    out = [t.double() for t in found]
     total = sum((t.square().sum() / 2 for t in out), 0 * sides[0].sum())
     grads = [t[:, 0].double() for t in torch.autograd.grad(total, sides, materialize_grads=True)]
     for name, grad in zip(("queries", "keys"), grads, strict=True):
         if cut := int((grad == 0).flatten(0, 1).all(0).sum()):
             message = f"no gradient reaches {cut} of {x.shape[-1]} dimensions of {name}"
             raise SubjectError(Cause("rope.grad.severed", message, 1.0, {"positions": list(ask.pos)}))
-    found = [
+    lengths = [
         x[:, 0] * ((x[:, 0] * g).sum(-1) / y[:, 0].square().sum(-1))[..., None] for g, y in zip(grads, out, strict=True)
     ]
-    return torch.stack(found).detach().double().numpy()
+    return torch.stack(lengths).detach().double().numpy()

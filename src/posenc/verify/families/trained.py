@@ -19,6 +19,8 @@ from posenc.verify.report import Cause
 LARGEST = 2**23  # entries of the largest text
 PAST = 9  # tokens past the end of a table
 NONE, ZERO = -1.0, -2.0  # stand for a vector that is no row of the table, and for zeros
+STRETCHED = ("cells", "ends")  # rules of `Learned.resized` by which a table may be stretched to a text
+OPEN = "the rule of interpolation: a longer text is stretched by the rule {}; declare interpolation ({})"
 DIGITS = 256  # the coarsest dtype represents smaller digits exactly
 
 
@@ -75,8 +77,8 @@ def rows_of(calls: Calls, called: Any, table: Tensor, shape: Shape) -> tuple[flo
 class RowsOf:
     """A module as a function of rows: the table row that each token of a text gets."""
 
-    def __init__(self, calls: Calls, subject: Any, first: float) -> None:
-        self.calls, self.subject, self.first = calls, subject, first
+    def __init__(self, calls: Calls, subject: Any, first: float, rule: Any, used: set[str]) -> None:
+        self.calls, self.subject, self.first, self.rule, self.used = calls, subject, first, rule, used
         self.found: tuple[Any, Tensor, bool] | None = None
 
     def __call__(self, attention_mask: Tensor) -> Tensor:
@@ -87,16 +89,28 @@ class RowsOf:
         rows = rows_of(self.calls, called, table, tuple(attention_mask.shape))[1]
         n, entries, at = rows.shape[1], table.numel() // self.calls.dim - self.first, np.arange(rows.shape[1])
         if n > entries > 0:
-            middles, ends = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1), at * (entries - 1) / (n - 1)
-            stretched = min(np.abs(rows - self.first - rule).max() for rule in (middles, ends)) < 0.02
-            rows = np.where(stretched | ((at >= entries) & (rows == NONE)), self.first + at, rows)
+            rules = {
+                "cells": np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1),
+                "ends": at * (entries - 1) / (n - 1),
+            }
+            used = {name for name, rule in rules.items() if np.abs(rows - self.first - rule).max() < 0.02}
+            self.used |= used
+            if used and self.rule not in (None, *used):
+                words = {
+                    "used": " or ".join(used),
+                    "asked": self.rule,
+                    "table": f"{entries:.0f}",
+                    "image": f"{n} tokens",
+                }
+                raise finding("learned.interpolation.rule", self.calls.case(tuple(attention_mask.shape)), **words)
+            rows = np.where(bool(used) | ((at >= entries) & (rows == NONE)), self.first + at, rows)
         return torch.from_numpy(rows)
 
 
 class Trained(Rows, Added):
     """A trained table of a text's positions: the added rows are read and judged like those of a function."""
 
-    word, shapes, guesses = "learned", ((2, 3),), False
+    word, shapes, guesses, masked = "learned", ((2, 3),), False, False
     ignores = "base temperature layout variant order origin activation_dtype"
     slack = Family.slack
 
@@ -104,6 +118,9 @@ class Trained(Rows, Added):
         own = {"offset": first_row(spec)[0] or 0, "start": None, "padding": "none", "padding_idx": None}
         super().__init__("learned_rows_fn", {**spec, **own, "table_rows": None})
         self.open, self.entries, self.declared = [], 1, int(spec.get("table_rows") or 0)
+        self.rule, self.used = spec.get("interpolation"), set[str]()
+        if self.rule not in (None, *STRETCHED):
+            raise ValueError(f"verify: interpolation must be one of {', '.join(STRETCHED)}; got {self.rule!r:.60}.")
 
     def _short(self) -> list[list[Call]]:
         """Return the texts that a small table has rows for."""
@@ -124,7 +141,7 @@ class Trained(Rows, Added):
             return self.added(subject, case)
         if case.kind == "table":
             return self._whole(subject, case)
-        return super().observe(RowsOf(self.calls, subject, self.truth["start"]), case)
+        return super().observe(RowsOf(self.calls, subject, self.truth["start"], self.rule, self.used), case)
 
     def added(self, subject: Any, case: Case) -> Seen:
         """Look for an input that is returned changed, and a table whose rows are added another number of times."""
@@ -189,4 +206,7 @@ class Trained(Rows, Added):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return the parts that were not judged."""
-        return [*super().not_judged(seen), *self.ignored()]
+        left = (
+            [OPEN.format(" or ".join(sorted(self.used)), ", ".join(STRETCHED))] if self.used and not self.rule else []
+        )
+        return [*super().not_judged(seen), *left, *self.ignored()]

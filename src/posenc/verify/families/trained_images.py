@@ -16,6 +16,7 @@ from torch import Tensor
 
 from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
+from posenc.verify.families import resized
 from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding
 from posenc.verify.families.added_words import axes
 from posenc.verify.families.trained import coded, trained
@@ -32,6 +33,8 @@ class TrainedImage(Added):
 
     Attributes:
         sizes: Images that can be called: the requested one, which must work, and others.
+        rule, open_rule: The declared rule of interpolation, and what was not judged of it.
+        drawn: For each table and dimension random entries, along its moving axes, and the images that they give.
     """
 
     word, definition, mismatch, pairs = "learned", "learned", "learned.mismatch", 0
@@ -43,6 +46,8 @@ class TrainedImage(Added):
         grid = said if isinstance(said, list | tuple) and len(said) == 2 else (said, said)
         self.asked = tuple(n if isinstance(n, int) and not isinstance(n, bool) else 0 for n in grid)
         self.order = axes(spec)
+        self.rule, self.open_rule = resized.checked(spec.get("interpolation")), ""
+        self.drawn: list[tuple[tuple[int, int], Array, Array]] = []
         self.sizes: list[Shape] = []
         self.shapes = ((2, *SIZES[0]),)
         self.truth = {"gain": 1.0, "keep": 1.0, "order": float(self.order == "xy")}
@@ -71,12 +76,9 @@ class TrainedImage(Added):
     def added(self, subject: Any, case: Case) -> Seen:
         """Return whether columns come first in the table, if nothing else is wrong."""
         found: dict[tuple[int, int], list[Places]] = {}
+        self.drawn = []
         for size in self.sizes:
-            called, held = trained(self.calls, subject, (2, *size))
-            tables = [t for t in held if t.ndim >= 2 and t.is_floating_point()]
-            if size == self.sizes[0]:
-                self._plain(called, tables, (2, *size))
-            for key, places in self._places(called, tables, size, alone=len(tables) == len(held)):
+            for key, places in self._of_size(subject, size):
                 found.setdefault(key, []).append(places)
         if not found:
             raise CannotTellError("no trained table was found in the graph of the result")
@@ -85,7 +87,33 @@ class TrainedImage(Added):
         if len(first) < 2:  # the first half shows it, if an order is declared and tables are not added
             left = {order for (_, lane), order in orders.items() if lane == 0}
             first = {"y": "yx", "x": "xy"}.get("".join(left), "") if self.order else ""
+        mixed = self._mixed(orders)
+        if any(one.is_mixed for one in mixed):  # in a larger image antialiasing changes nothing
+            larger = tuple(n + by for n, by in zip(mixed[0].entries.shape, (3, 5), strict=True))
+            if self.calls.works(subject, (1, *larger)):
+                list(self._of_size(subject, larger))
+                mixed = self._mixed(orders)
+        self.open_rule = resized.judge(mixed, self.rule, self.calls.case((1, *self.sizes[0])))
         return Seen(case, np.array([float(first == "xy") if first else self.truth["order"]]))
+
+    def _of_size(self, subject: Any, size: Shape) -> Iterator[tuple[tuple[int, int], Places]]:
+        called, held = trained(self.calls, subject, (2, *size))
+        tables = [t for t in held if t.ndim >= 2 and t.is_floating_point()]
+        if size == self.sizes[0]:
+            self._plain(called, tables, (2, *size))
+        yield from self._places(called, tables, size, alone=len(tables) == len(held))
+
+    def _mixed(self, orders: Mapping[tuple[int, int], str]) -> list[resized.Mixed]:
+        """Return the images of random entries, with the entries laid out like an image."""
+        found = []
+        for key, entries, image in self.drawn:
+            if len(order := orders[key]) == 2 and entries.ndim == 1:
+                h, w, first = self._native(len(entries))
+                entries = entries[first:].reshape(h, w) if h else entries[:0]
+            entries = np.atleast_2d(entries)
+            if entries.size and order:
+                found.append(resized.Mixed(entries.T if order in ("xy", "y") else entries, image))
+        return found
 
     def _plain(self, called: Any, tables: Sequence[Tensor], shape: Shape) -> None:
         """Look for faults of the encoding that do not depend on its table."""
@@ -107,13 +135,16 @@ class TrainedImage(Added):
         """Yield, for each table and dimension, where the cells of an image get their encoding from."""
         dim, case = self.calls.dim, self.calls.case((1, *size))
 
-        def code(table: Tensor | None, axis: int = 0, values: Sequence[float] = ()) -> Array:
-            """Return the encoding if one table holds values along an axis, and the others hold zeros."""
-            column = torch.tensor(values).reshape(-1, *[1] * (table.ndim - axis - 1 if table is not None else 0))
-            held = [(t, column if t is table else torch.zeros(())) for t in tables]
+        def filled(table: Tensor | None, values: Tensor | None = None) -> Array:
+            """Return the encoding if one table holds these values, and the others hold zeros."""
+            held = [(t, values if t is table and values is not None else torch.zeros(())) for t in tables]
             return coded(self.calls, called, [(1, *size)], held)[0].reshape(*size, dim)
 
-        base = code(None)
+        def code(table: Tensor, axis: int, values: Sequence[float]) -> Array:
+            """Return the encoding if one table holds values along an axis."""
+            return filled(table, torch.tensor(values).reshape(-1, *[1] * (table.ndim - axis - 1)))
+
+        base = filled(None)
         for n, table in enumerate(tables):
             total = code(table, 0, [1.0] * len(table)) - base
             divisor = np.where(np.abs(total) < 1e-6, 1.0, total)
@@ -135,17 +166,27 @@ class TrainedImage(Added):
                 if np.abs(code(table, ask, first) - base).max() > NEAR:
                     raise finding("learned.grid.class_row", case, words="cells use entry 0")
             grid = [(code(table, ask, v) - base) / divisor for v in self._numbers(entries)] if is_flat else []
+            shape = [entries if a in moving else 1 for a, entries in enumerate(table.shape)]
+            drawn = torch.randn(shape, generator=torch.Generator().manual_seed(11))
+            image = ((filled(table, drawn) - base) / divisor)[..., lanes[0]]
+            self.drawn.append(((n, lanes[0]), drawn.squeeze().double().numpy(), image))
             for lane in lanes:
                 raw = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
                 yield (n, lane), (size, raw, [place[..., lane] for place in grid] or raw)
 
-    def _numbers(self, entries: int) -> list[list[float]]:
-        """Return the row and the column of each entry of a flat table; an empty list if they are unknown."""
+    def _native(self, entries: int) -> tuple[int, int, int]:
+        """Return rows, columns and first entry of the image of a flat table; zeros if they are unknown."""
         for size, first in product((self.asked, None), (1,) if self.spec.get("cls") else (0, 1)):
             h, w = size or (math.isqrt(entries - first),) * 2
             if h * w == entries - first > 0:
-                return [list(line) for line in zip(*(divmod(i - first, w) for i in range(entries)), strict=True)]
-        return []
+                return h, w, first
+        return 0, 0, 0
+
+    def _numbers(self, entries: int) -> list[list[float]]:
+        """Return the row and the column of each entry of a flat table; an empty list if they are unknown."""
+        _, w, first = self._native(entries)
+        places = (divmod(i - first, w) for i in range(entries)) if w else ()
+        return [list(line) for line in zip(*places, strict=True)]
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the order of the axes."""
@@ -164,7 +205,9 @@ class TrainedImage(Added):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return the parts that were not judged."""
-        return [f"images of other sizes than {', '.join(f'{h} x {w}' for h, w in self.sizes)}", *self.ignored()]
+        sizes = ", ".join(f"{h} x {w}" for h, w in self.sizes)
+        left = [f"images of other sizes than {sizes}", self.open_rule, *self.ignored()]
+        return [words for words in left if words]
 
 
 def _along(place: Array) -> str:

@@ -1,7 +1,6 @@
 """Identify code without rotations: slopes, buckets, tables of angles."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from posenc import verify
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import observe
 from posenc.verify.engine.records import Array
-from posenc.verify.guard import SubjectError, call
+from posenc.verify.guard import SubjectError, array, call
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.rules import fit, snap
 from posenc.verify.report import Cause
@@ -49,10 +48,9 @@ def buckets(subject: Any) -> Identification:
 def _numbers(subject: Any, *args: Any, rows: int, what: str) -> Array:
     """Return the result of a call as numbers."""
     found = call(subject, *args, what=what)
-    with suppress(TypeError, ValueError, RuntimeError):
-        numbers: Array = torch.as_tensor(found).detach().double().numpy()
-        if numbers.ndim and len(numbers) == rows:
-            return numbers
+    numbers = array(found, what)
+    if numbers.ndim and len(numbers) == rows and not numbers.is_complex():
+        return np.asarray(numbers.double())
     message = f"{what} must return numbers in {rows} rows; got {type(found).__name__}"
     raise SubjectError(Cause("subject.shape", message, 1.0))
 

@@ -1,6 +1,6 @@
 """Compare a whole model with its configuration: which layers treat positions otherwise than the file declares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from posenc.verify.engine import CannotTellError
 from posenc.verify.models import loading, paths, rotations, scores
 from posenc.verify.models.watching import LEAST, TOKENS, room_of
 from posenc.verify.report import Cause, Findings, Report
+from posenc.verify.sentences import finding
 
 CONVENTION = "model"
 # faults that cannot show when a model is compared with its own directory
@@ -48,13 +49,30 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
         return Findings(causes=[marked]).report(CONVENTION)
     with loading.apart():
         try:
-            model, why = loading.load(Path(target), fields, shards, small=small)
+            loaded = loading.load(Path(target), fields, shards, small=small)
         except CannotTellError as error:
             return Findings(unknown=f"{error}").report(CONVENTION)
-        weights = "random" if why else "loaded"
-        report = check_model(model, fields, (_FILE, _WEIGHTS[weights]))
-    report.measured.update(weights=weights, weights_because=why)
+        weights = "random" if loaded.because else "loaded"
+        report = check_model(loaded.model, fields, (*_left(loaded), _FILE, _WEIGHTS[weights]))
+    report.measured.update(weights=weights, weights_because=loaded.because)
+    if loaded.drawn:
+        said = f"the files lack {_some(loaded.drawn)}, so transformers draws them at random"
+        lost = finding("model.weights.positions_missing", said, float(len(loaded.drawn)), tensor=loaded.drawn[0])
+        report = replace(report, status="fail", causes=(lost, *report.causes), because="")
     return report
+
+
+def _left(loaded: loading.Loaded) -> Iterator[str]:
+    """Yield which weights were not judged because only the files or only the model have them."""
+    if loaded.lacking:
+        yield f"weights that the files lack, which transformers initialises: {_some(loaded.lacking)}"
+    if loaded.unread:
+        yield f"tensors of positions in the files that the model does not have: {_some(loaded.unread)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(names[:4])}{more})"
 
 
 def _marked(shards: Sequence[Shard], fields: Mapping[str, Any]) -> Cause | None:
@@ -72,7 +90,7 @@ def _marked(shards: Sequence[Shard], fields: Mapping[str, Any]) -> Cause | None:
         f"its files are marked with the pairing {', '.join(map(str, marks))}, but transformers rotates "
         f"{fields.get('model_type')} by {', '.join(sorted(pairings))}: it computes wrong logits",
         float(len(marks)),
-        help="Load them into the program that they were converted for, or convert them back with posenc convert.",
+        fix="Load them into the program that they were converted for, or convert them back with posenc convert.",
     )
 
 

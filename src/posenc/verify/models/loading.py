@@ -6,8 +6,10 @@ from a configuration that was read within limits, and filled only from safetenso
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -42,14 +44,32 @@ _SMALL = {
     2: ("num_experts_per_tok", "moe_topk", "top_k_experts"),
     1: ("n_group", "topk_group", "n_shared_experts"),
 }
+_OF_POSITIONS = re.compile(r"(?:^|[._])(?:pos(?!t)|rel(?:ative)?[._]|wpe\b|rotary|alibi|inv_freq|r_[rw]_bias)")
 _HEADS = 4
 _UNEVEN = 3  # heads if their number is not a power of two, which ALiBi's slopes depend on
 
 
-def load(
-    target: Path, fields: dict[str, Any], shards: Sequence[Shard], *, small: bool = False
-) -> tuple[nn.Module, str]:
-    """Return the bare model of a directory in eval mode, and why it was built small with random weights, if it was.
+@dataclass(frozen=True)
+class Loaded:
+    """The bare model of a directory, in eval mode.
+
+    Args:
+        model: The model.
+        because: Why it was built small with random weights; empty if it was not.
+        drawn: Its tensors of positions that the files lack, so that transformers drew them.
+        lacking: Its other tensors that the files lack.
+        unread: Tensors of positions in the files that it does not have.
+    """
+
+    model: nn.Module
+    because: str = ""
+    drawn: Sequence[str] = ()
+    lacking: Sequence[str] = ()
+    unread: Sequence[str] = ()
+
+
+def load(target: Path, fields: dict[str, Any], shards: Sequence[Shard], *, small: bool = False) -> Loaded:
+    """Load the model of a directory, or build it small with random weights.
 
     Raises:
         CannotTellError: transformers cannot build it.
@@ -64,7 +84,7 @@ def load(
     elif "quantization_config" in fields:
         why = "the weights are quantised"
     try:
-        return (_small(fields) if why else _whole(target, fields)).eval(), why
+        return Loaded(_small(fields).eval(), why) if why else _whole(target, fields)
     except CannotTellError:
         raise
     except Exception as error:
@@ -121,15 +141,35 @@ def apart() -> contextlib.ExitStack:
         return stack.pop_all()
 
 
-def _whole(target: Path, fields: dict[str, Any]) -> nn.Module:
-    """Load the weights of a directory."""
+def _whole(target: Path, fields: dict[str, Any]) -> Loaded:
+    """Load the weights of a directory, twice if tensors of positions are missing: equal ones follow from a formula."""
+    model, info = _filled(target, fields, 0)
+    missing, other = (sorted(info[key]) for key in ("missing_keys", "unexpected_keys"))
+    lacking = [name for name in missing if not _OF_POSITIONS.search(name)]
+    drawn: list[str] = []
+    if len(lacking) < len(missing):
+        one, two = (made.state_dict() for made in (model, _filled(target, fields, 1)[0]))
+        absent = [name for name in missing if _OF_POSITIONS.search(name) and name in one]
+        drawn = [n for n in absent if not torch.equal(one[n], two[n]) or one[n].unique().numel() < 2]
+    return Loaded(model.eval(), "", drawn, lacking, [name for name in other if _OF_POSITIONS.search(name)])
+
+
+def _filled(target: Path, fields: dict[str, Any], seed: int) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a model with the weights of a directory, those that are missing drawn, and which ones these are."""
     from transformers import AutoModel
 
     theirs, given = _configuration(fields), {"local_files_only": True, "trust_remote_code": False}
-    model: nn.Module = AutoModel.from_pretrained(
-        str(target.resolve()), config=theirs, dtype=torch.float32, use_safetensors=True, **given
-    )
-    return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found: tuple[nn.Module, dict[str, Any]] = AutoModel.from_pretrained(
+            str(target.resolve()),
+            config=theirs,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **given,
+        )
+    return found
 
 
 def _small(fields: dict[str, Any]) -> nn.Module:

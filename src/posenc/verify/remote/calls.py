@@ -2,7 +2,8 @@
 
 import itertools
 import shlex
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +15,13 @@ from torch import Tensor
 
 from posenc.verify.child.process import Running, parse
 from posenc.verify.conventions import CONVENTIONS
-from posenc.verify.guard import NotAnsweredError, SubjectError
+from posenc.verify.guard import CannotTellError, NotAnsweredError, SubjectError
 from posenc.verify.remote import messages
+from posenc.verify.report import Cause
 
 NOISE = 1000  # the most other lines between two answers
+PATIENT, IDLE = 10.0, 30.0  # seconds without an answer: then we warn, and, if the program does not compute, end it
+UNFLUSHED = "no complete line arrived; flush after each answer"
 
 
 @dataclass(eq=False)
@@ -65,16 +69,25 @@ class Program:
 
     Args:
         command: The program and its arguments, split like a shell does; no shell runs.
-        seconds: The limit of its running time in total.
+        seconds: The limit of its processor time in total.
         memory: Bytes that it may map beyond what it needs to start, if the system has such limits.
         files: Pass arrays as .npy files in the directory POSENC_ARRAYS instead of inline.
+        warn: Called with a sentence if an answer takes long.
 
     Raises:
         ValueError: The program cannot be started.
     """
 
-    def __init__(self, command: str, *, seconds: float, memory: int, files: bool = False) -> None:
-        self.number, self.noise = 0, list[str]()
+    def __init__(
+        self,
+        command: str,
+        *,
+        seconds: float,
+        memory: int,
+        files: bool = False,
+        warn: Callable[[str], None] = lambda said: None,
+    ) -> None:
+        self.number, self.noise, self.warn = 0, list[str](), warn
         self.directory = TemporaryDirectory(prefix="posenc-")
         self.place = Path(self.directory.name)
         self.arrays = self.place if files else None
@@ -85,27 +98,43 @@ class Program:
             raise ValueError(
                 f"verify: --exec {command!r:.100} cannot be started: {error}. Give a program and its arguments."
             ) from None
+        self.running.is_asked = False
+        self.running.limit_time(seconds, IDLE)
         self.running.limit_memory(memory)
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
         """Return the program's answer to one call; an error that it reports becomes a RuntimeError."""
         self.number += 1
-        self.running.send(messages.line(messages.call(self.number, function, instance, args, self.arrays)))
-        return messages.answered(function, self.number, self.place, lambda: self._answer(function))
+        asked = messages.line(messages.call(self.number, function, instance, args, self.arrays))
+        said = f"verify: after {PATIENT:g} seconds of call {self.number} of {function}: {UNFLUSHED}."
+        late = threading.Timer(PATIENT, self.warn, [said])
+        late.daemon = self.running.is_asked = True
+        late.start()
+        try:
+            self.running.send(asked)
+            return messages.answered(function, self.number, self.place, lambda: self._answer(function))
+        finally:
+            self.running.is_asked = False
+            late.cancel()
 
     def _answer(self, function: str) -> dict[str, Any]:
         """Return the next line that is a JSON object; keep what the program prints in between."""
         for _ in range(NOISE):
             text = self.running.stdout.readline(messages.LONGEST)
-            if not text:
-                doing = f"the call of {function}"
-                raise SubjectError(self.running.silence(doing, call=f"{function}, call {self.number}"))
+            if not text.endswith(b"\n") and len(text) < messages.LONGEST:
+                raise SubjectError(self._silence(function))
             if not text.endswith(b"\n"):
                 raise ValueError(f"a line of more than {messages.LONGEST:,} bytes")
             if (found := parse(text)) is not None:
                 return found
             self.noise.append(text[:200].decode("utf-8", "replace").rstrip())
         raise ValueError(f"{NOISE} lines that are not JSON objects")
+
+    def _silence(self, function: str) -> Cause:
+        try:
+            return self.running.silence(f"the call of {function}", call=f"{function}, call {self.number}")
+        except CannotTellError as error:
+            raise CannotTellError(f"{UNFLUSHED}: {error}") from None
 
     def text(self) -> str:
         """Return the text that the program printed between answers and to stderr."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from posenc.verify.guard import SubjectError
 from posenc.verify.sentences import finding
 
+ARRAYS = "that the environment variable POSENC_ARRAYS names"
 LONGEST = 1 << 28  # bytes of a line
 DTYPES = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128", "bool"} | {
     *("int64", "int32", "int16", "int8", "uint8")
@@ -88,10 +89,11 @@ def _listed(data: Any, dtype: str) -> Tensor:
 
 def _loaded(name: Any, directory: Path | None) -> Tensor:
     if directory is None or not isinstance(name, str) or Path(name).name != name:
-        raise ValueError(f"an array's file must be the name of a .npy file in the directory; got {str(name)[:80]!r}")
+        where = f"the directory {ARRAYS}, or in that of a recording"
+        raise ValueError(f"an array's file must be the name of a .npy file in {where}; got {str(name)[:80]!r}")
     path = directory / name
     if path.is_symlink() or not path.is_file() or path.stat().st_size > 16 * MOST + 4096:
-        raise ValueError(f"there is no array file {name!r} of an allowed size")
+        raise ValueError(f"there is no file {name!r} of an allowed size in the directory ({ARRAYS}) of arrays")
     try:
         return torch.from_numpy(np.array(np.load(path, allow_pickle=False)))
     except (OSError, ValueError, TypeError, EOFError) as error:

@@ -1,0 +1,351 @@
+"""Rewrite a file from its publisher's spelling to that of transformers 5, as transformers does when it loads the file.
+
+Keys that state something else than positions stay, so that a file written from the result has them.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from posenc.config import values
+
+if TYPE_CHECKING:
+    from posenc.config.model import Model
+
+WHO = "config"
+LENGTH = "original_max_position_embeddings"
+FULL, SLIDING = "full_attention", "sliding_attention"
+_MAX_LAYERS = 10_000
+Fields = dict[str, Any]
+
+# ---- params.json of Mistral and Meta, whose keys transformers' converter renames
+
+PARAMS = "params.json"
+_OF_PARAMS = {"dim", "n_layers", "n_heads"}  # DistilBERT has these too, and a model_type
+_RENAMED = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
+_YARN = {"factor": "factor", LENGTH: LENGTH, "beta": "beta_fast", "alpha": "beta_slow"}
+_SCALINGS = ("yarn", "llama_4_scaling")
+
+# ---- DeepSeek-V4: the kind of layer for each compression ratio, and its own defaults
+
+_OF_RATIO = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+_COMPRESS_BASE, _SHARE, _HEAD_DIM = 160_000, 64 / 512, 512
+
+# lists with an entry for each layer, and for layers that predict further tokens: the base and the share of a kind of
+# layer, all of these, and those whose further entries no layer of transformers reads
+_BY_KIND = ("rope_theta", "partial_rotary_factors")
+_LISTS = ("layer_types", "use_rope_layers", *_BY_KIND)
+_CUT = ("no_rope_layers", "layer_rope_theta")
+
+
+def rewrite(model: "Model") -> None:
+    """Rewrite the fields of a model.
+
+    Raises:
+        TypeError: A value has a wrong type.
+        ValueError: A value is missing, or contradicts another.
+    """
+    if not model.outer and model.model_type in (None, "transformer") and model.fields.keys() >= _OF_PARAMS:
+        model.native = PARAMS
+        model.fields = _of_params(model)
+        return
+    if model.outer and (inner := _TEXT_OF.get(str(model.outer[0][1].get("model_type")))):
+        model.model_type = inner
+    model.fields = {**model.fields, **_cut(model)}
+    if model.name in _RULES:
+        model.fields = _RULES[model.name](model)
+    elif not model.is_known and isinstance(model.fields.get("compress_ratios"), list):
+        model.fields = _deepseek_v4(model)
+    elif not model.is_known and any(isinstance(model.fields.get(key), list) for key in _BY_KIND):
+        model.fields = _of_lists(model)
+
+
+# ---- params.json
+
+
+def _of_params(model: "Model") -> Fields:
+    fields = {_RENAMED.get(key, key): value for key, value in model.fields.items() if key not in _SCALINGS}
+    fields |= _windows(model, fields)
+    yarn, growth = (
+        values.mapping(WHO, key, {} if model.fields.get(key) is None else model.fields[key]) for key in _SCALINGS
+    )
+    own = {_YARN[key]: value for key, value in yarn.items() if key in _YARN}
+    for key in yarn.keys() - _YARN.keys() - {"apply_scale"}:
+        _unread(model, f"yarn.{key}", yarn[key], "it has no such parameter")
+    if yarn:
+        own["rope_type"] = "yarn"
+        if not _applies_scale(model, yarn):
+            own["attention_factor"] = 1.0
+    if growth:
+        length = values.integer(WHO, f"llama_4_scaling.{LENGTH}", growth.get(LENGTH), low=2)
+        if yarn and yarn.get(LENGTH) != length:
+            raise values.out_of_range(
+                f"{WHO}: yarn and llama_4_scaling must have the same {LENGTH}; got {values.short(yarn.get(LENGTH))} "
+                f"and {length}. Correct the file.",
+                f"llama_4_scaling.{LENGTH}",
+                length,
+                "that of yarn",
+            )
+        own |= {LENGTH: length, "llama_4_scaling_beta": growth.get("beta")}
+    return fields | ({"rope_parameters": own} if own else {})
+
+
+def _applies_scale(model: "Model", yarn: Fields) -> bool:
+    """Return whether the gain of YaRN is applied; programs differ in the default."""
+    if yarn.get("apply_scale") is not None:
+        return values.flag(WHO, "yarn.apply_scale", yarn["apply_scale"])
+    model.warn(
+        "assumed",
+        "yarn.apply_scale",
+        "yarn.apply_scale is missing; false is used, the default of transformers' converter, and vLLM uses true.",
+        value=None,
+        allowed="true or false",
+        meanings=(("false", "the gain is 1"), ("true", "the gain is 0.1 ln(factor) + 1")),
+        fix='Write "apply_scale": false, or true if the model was trained with the gain.',
+    )
+    return False
+
+
+def _windows(model: "Model", fields: Fields) -> Fields:
+    """Return the window and the kind of each layer; Ministral 8B lists the windows of a few layers, which repeat."""
+    given = fields.get("sliding_window", fields.get("_sliding_window"))
+    if isinstance(given, str) and given.isdecimal():
+        given = int(given[:12])
+    if not isinstance(given, list):
+        listed = [given] if given else []
+    else:
+        listed = values.sequence(WHO, "sliding_window", given, longest=_MAX_LAYERS)
+    n, stated = _count(fields), [values.integer(WHO, "sliding_window", size) for size in listed if size is not None]
+    sizes = sorted(set(stated))
+    if not sizes or n is None:
+        return {"sliding_window": None} if "sliding_window" in fields else {}
+    if n % len(listed) or len(sizes) > 1:
+        raise values.out_of_range(
+            f"{WHO}: sliding_window must be one window, or a list that divides the {n} layers, with one size and "
+            f"null; got {values.short(given)}. Correct the file.",
+            "sliding_window",
+            given,
+            "one window, or a list of one window and null",
+        )
+    kinds = [FULL if size is None else SLIDING for size in listed]
+    return {"sliding_window": sizes[0], "layer_types": kinds * (n // len(listed))}
+
+
+# ---- types of transformers
+
+
+def _deepseek_v4(model: "Model") -> Fields:
+    """Give layers without compression the plain rotation, and the others the scaling, with another base and gain 1."""
+    fields, n = dict(model.fields), _count(model.fields)
+    if fields.get("layer_types") is None:
+        fields["layer_types"] = _of_ratios(fields.get("compress_ratios"), n)
+    if isinstance(fields["layer_types"], list):
+        fields["layer_types"] = fields["layer_types"][:n]
+    fields["qk_rope_head_dim"] = _rotating(model)
+    own = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
+    if not isinstance(own, dict) or all(isinstance(own.get(key), dict) for key in ("main", "compress")):
+        return fields
+    if not model.is_known and any(isinstance(one, dict) for one in own.values()):
+        return fields
+    if (base := fields.get("compress_rope_theta")) is None:
+        model.assume("compress_rope_theta", _COMPRESS_BASE, "above 1 and at most 1e+12")
+        base = _COMPRESS_BASE
+    inner = own.get("rope_theta")
+    if inner is not None and inner not in (base, fields.get("rope_theta", 1e4)):
+        _unread(model, "rope_parameters.rope_theta", inner, "rope_theta and compress_rope_theta next to it are read")
+    compress = {key: value for key, value in own.items() if key not in ("main", "compress")} | {"rope_theta": base}
+    for key in {"main", "compress"} & own.keys():
+        _unread(model, f"rope_parameters.{key}", own[key], "entries are read only if there is one for both")
+    if compress.get("rope_type", compress.get("type")) == "yarn":
+        compress.setdefault("attention_factor", 1.0)
+    fields.pop("rope_scaling", None)
+    main = {"rope_type": "default"}
+    if not model.is_known:  # a type like it
+        main |= {"rope_theta": fields.pop("rope_theta", None)}
+        kinds = dict.fromkeys(fields["layer_types"])
+        return fields | {"rope_parameters": {kind: main if kind == SLIDING else compress for kind in kinds}}
+    return fields | {"rope_parameters": {"main": main, "compress": compress}}
+
+
+def _of_ratios(ratios: object, n: int | None) -> list[str] | None:
+    """Return the kinds of layers for a list of compression ratios, or the default order."""
+    if ratios is None:
+        turns = ("heavily_compressed_attention", "compressed_sparse_attention")
+        return None if n is None else [turns[i % 2 if i > 1 else 0] for i in range(n)]
+    listed = values.sequence(WHO, "compress_ratios", ratios, longest=_MAX_LAYERS)
+    for ratio in listed:
+        if values.integer(WHO, "compress_ratios' entry", ratio, low=0) not in _OF_RATIO:
+            raise values.out_of_range(
+                f"{WHO}: compress_ratios must have 0, 4 or 128 for each layer, as in transformers; got "
+                f"{values.short(ratio)}. Correct the file.",
+                "compress_ratios",
+                listed,
+                "0, 4 or 128 for each layer",
+            )
+    return [_OF_RATIO[ratio] for ratio in listed]
+
+
+def _rotating(model: "Model") -> int:
+    """Return how many dimensions of DeepSeek-V4's heads rotate; the share of the head has precedence."""
+    fields = model.fields
+    head_dim = values.integer(WHO, "head_dim", fields.get("head_dim") or _HEAD_DIM, high=8192)
+    share, width = fields.get("partial_rotary_factor"), fields.get("qk_rope_head_dim")
+    if share is None:
+        return int(head_dim * _SHARE) if width is None else values.integer(WHO, "qk_rope_head_dim", width, high=8192)
+    rotating = int(head_dim * values.number(WHO, "partial_rotary_factor", share, low=0.0, high=1.0, above=True))
+    if width not in (None, rotating):
+        _unread(model, "qk_rope_head_dim", width, f"{rotating} dimensions rotate, by partial_rotary_factor")
+    return rotating
+
+
+def _step3p5(model: "Model") -> Fields:
+    """Take the base and the share of each kind of layer from lists, and scale only full attention."""
+    fields = dict(model.fields)
+    if fields.get("layer_types") is None and (n := _count(fields)) is not None:
+        fields["layer_types"] = [FULL] * n
+    kinds = fields.get("layer_types")
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        return fields
+    scaling, nested = fields.pop("rope_scaling", None), fields.get("rope_parameters") or {}
+    if isinstance(nested, dict) and kinds and all(isinstance(nested.get(kind), dict) for kind in kinds):
+        full = nested.get(FULL, {})
+        if scaling and any(
+            full.get(key) != value for key, value in values.mapping(WHO, "rope_scaling", scaling).items()
+        ):
+            _unread(model, "rope_scaling", scaling, "rope_parameters has an entry for each kind of layer")
+        return fields | {"rope_parameters": {kind: {"rope_theta": 1e4} | nested[kind] for kind in dict.fromkeys(kinds)}}
+    if nested:
+        _unread(model, "rope_parameters", nested, "it must have an entry for each kind of layer")
+    own = _by_kind(fields, kinds)
+    if scaling:
+        scaling = values.mapping(WHO, "rope_scaling", scaling)
+        for kind in {FULL} & own.keys():
+            own[kind] |= scaling
+        if _scaled(fields, own) != {FULL} & own.keys():
+            only = fields.get("yarn_only_types")
+            _unread(model, "yarn_only_types", only, f"only {FULL} is scaled, and the publisher's code scales others")
+    if isinstance(rotates := fields.get("use_rope_layers"), list) and not all(rotates[: len(kinds)]):
+        _unread(model, "use_rope_layers", rotates, "all layers rotate")
+    return fields | {"rope_parameters": own}
+
+
+def _hunyuan_vl(model: "Model") -> Fields:
+    """Rename the names of HunyuanOCR: xdrope is HunYuan's alpha, and its sections are those of M-RoPE."""
+    fields = dict(model.fields)
+    for key in ("rope_scaling", "rope_parameters"):
+        if not isinstance(own := fields.get(key), dict):
+            continue
+        own = {name: "dynamic" if (name, value) in _XDROPE else value for name, value in own.items()}
+        old, new = own.pop("xdrope_section", None), own.get("mrope_section")
+        if old is not None and new not in (None, old):
+            raise values.out_of_range(
+                f"{WHO}: xdrope_section and mrope_section must agree; got {values.short(old)} and "
+                f"{values.short(new)}. Remove one.",
+                "xdrope_section",
+                old,
+                "that of mrope_section, or left out",
+            )
+        sections = old if new is None else new
+        if sections is not None:
+            whole = isinstance(sections, list) and all(isinstance(x, float) and x.is_integer() for x in sections)
+            own["mrope_section"] = [int(x) for x in sections] if whole else sections
+        fields[key] = own
+    return fields
+
+
+# types whose text part has this type, whatever the file calls it
+_TEXT_OF = {"step3p7": "step3p5"}
+_XDROPE = (("type", "xdrope"), ("rope_type", "xdrope"))
+_RULES: dict[str, Callable[["Model"], Fields]] = {
+    "deepseek_v4": _deepseek_v4,
+    "hunyuan_vl_text": _hunyuan_vl,
+    "step3p5": _step3p5,
+}
+
+
+# ---- lists with an entry for each layer
+
+
+def _of_lists(model: "Model") -> Fields:
+    """Give each kind of layer of an unknown type the base and the share in its lists."""
+    fields = dict(model.fields)
+    kinds = fields.get("layer_types")
+    if kinds is None and (n := _count(fields)) is not None:
+        kinds = fields["layer_types"] = [FULL] * n
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        return fields
+    own = _by_kind(fields, kinds)
+    scaling = values.mapping(WHO, "rope_scaling", fields.pop("rope_scaling", None) or {})
+    for kind in _scaled(fields, own):
+        own[kind] |= scaling
+    if isinstance(rotates := fields.get("use_rope_layers"), list) and rotates:
+        fields["no_rope_layers"] = [int(bool(one)) for one in rotates]  # this key has 0 for layers without rotation
+    return fields | {"rope_parameters": own}
+
+
+def _scaled(fields: Fields, own: Fields) -> set[str]:
+    """Return the kinds of layers that the publisher's code scales: those listed, or all."""
+    if not (only := fields.get("yarn_only_types")):
+        return set(own)
+    listed = values.sequence(WHO, "yarn_only_types", only, longest=_MAX_LAYERS)
+    return {kind for kind in own if kind in listed}
+
+
+def _cut(model: "Model") -> Fields:
+    """Return the lists that are longer than the layers, without what belongs to no layer."""
+    fields, cut = model.fields, dict[str, list[Any]]()
+    further = _LISTS if not model.is_known or model.name == "step3p5" else ()
+    lists = {key: fields[key] for key in (*_CUT, *further) if isinstance(fields.get(key), list)}
+    n, more = _count(fields) if lists else None, fields.get("num_nextn_predict_layers")
+    for key, listed in lists.items():
+        if n is None or len(listed) <= n:
+            continue
+        if isinstance(more, int) and len(listed) == n + more:
+            cut[key] = listed[:n]
+        elif key in _CUT:
+            _unread(model, f"{key}[{n}:]", listed[n:], f"the model has {n} layers")
+            cut[key] = listed[:n]
+    return cut
+
+
+def _by_kind(fields: Fields, kinds: list[str]) -> dict[str, Fields]:
+    """Return the parameters of each kind of layer that lists have for each layer."""
+    own: dict[str, Fields] = {kind: {"rope_type": "default"} for kind in dict.fromkeys(kinds)}
+    for key in _BY_KIND:
+        name = key.removesuffix("s")
+        if not isinstance(listed := fields.get(key), list) or not listed:
+            continue
+        if len(listed) < len(kinds):
+            raise values.out_of_range(
+                f"{WHO}: {key} must have one entry for each of the {len(kinds)} layers; got {len(listed)}. "
+                "Correct the file.",
+                key,
+                listed,
+                f"a list of {len(kinds)} entries",
+            )
+        for kind, value in zip(kinds, listed, strict=False):
+            if own[kind].setdefault(name, value) != value:
+                raise values.out_of_range(
+                    f"{WHO}: {key} must agree among layers of {kind}; got {values.short(own[kind][name])} and "
+                    f"{values.short(value)}. Correct the file, or give these layers another kind in layer_types.",
+                    key,
+                    listed,
+                    f"one value for all layers of {kind}",
+                )
+    return own
+
+
+def _count(fields: Fields) -> int | None:
+    n = fields.get("num_hidden_layers")
+    return None if n is None else values.integer(WHO, "num_hidden_layers", n, high=_MAX_LAYERS)
+
+
+def _unread(model: "Model", key: str, value: Any, instead: str) -> None:
+    model.warn(
+        "unread",
+        key,
+        f"{key} {values.short(value)} is not read by {model.name or model.native} in transformers: {instead}.",
+        value=value,
+        allowed=f"left out, or as what is read: {instead}",
+        meanings=((f"{key} {values.short(value)}"[:100], "not read"), ("left out", f"the same: {instead}")),
+        fix=f"Remove {key}, or correct what is read.",
+    )
