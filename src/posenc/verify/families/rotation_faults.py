@@ -93,8 +93,8 @@ def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
     want = float(asked.gain(asked.original)[0])
     both = [
         *_gains(asked),
-        *_twice(asked, reach),
         *rotation_scalings.faults(asked),
+        *_twice(asked, reach),
         *_blocks(asked, truth),
         *((code, {"pos": pos}, {"how": how}) for code, pos, how in (*PLACES.get(reach, ()), *PLACES[""])),
         *_precision(reach),
