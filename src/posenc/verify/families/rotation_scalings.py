@@ -72,7 +72,7 @@ def _exponents(asked: Asked) -> Iterator[tuple[str, Array, str]]:
         yield "exponents", right + 2 * first / width, f"counted from {first:g} instead of 0"
     yield "last_is_base", i / max(n - 1, 1), "spread so that the last pair reaches the base"
     yield "exponents", 2.0 * i / (width + 2), f"counted over {width + 2} dimensions instead of {width}"
-    if hidden != width:
+    if hidden not in (width, asked.head_dim):
         yield "exponents", 2.0 * i / hidden, f"counted over hidden_size = {hidden} dimensions instead of {width}"
     yield "exponents", 2.0 * (i // 2) / width, "2 (i // 2) / d: two neighbouring pairs rotate alike"
     for times, how in (
