@@ -27,10 +27,14 @@ PHI3 |= {"max_position_embeddings": 131072, "original_max_position_embeddings": 
 PHI3["rope_parameters"] = {"rope_type": "longrope", "rope_theta": 1e4}
 SHORT, LONG = 1 + np.arange(16) / 20, 1.0 + np.arange(16)
 PHI3["rope_parameters"] |= {"short_factor": SHORT.tolist(), "long_factor": LONG.tolist()}
+HUNYUAN = {"model_type": "hunyuan_v1_dense", "num_hidden_layers": 1, "num_attention_heads": 16, "head_dim": 128}
+HUNYUAN |= {"hidden_size": 2048, "max_position_embeddings": 262144, "rope_theta": 10000.0}
+HUNYUAN["rope_scaling"] = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1}
+PLAIN_QWEN = 1e6 ** (-np.arange(64) / 64)  # without YaRN
 MODELS = {
     **{name: name for name in ("llama-3.1-8b", "llama-2-7b", "qwen2.5-7b-yarn4", "deepseek-v3", "pythia-1.4b")},
     **{"gemma-3-27b": "gemma-3-27b", "gpt-oss-20b": "gpt-oss-20b"},
-    **{"qwen2_vl": QWEN2_VL, "qwen3_vl": QWEN3_VL, "phi3": PHI3},
+    **{"qwen2_vl": QWEN2_VL, "qwen3_vl": QWEN3_VL, "phi3": PHI3, "hunyuan": HUNYUAN},
 }
 
 
@@ -101,6 +105,15 @@ FAULTS = [
     ("qwen2.5-7b-yarn4", setting(gain=lambda gain: gain**2), "rope.yarn.gain_squared", 0),
     ("qwen2.5-7b-yarn4", setting(gain=1.0), "rope.yarn.gain_lost", 0),
     ("qwen2.5-7b-yarn4", plain(), "rope.config.scaling_ignored", 1),
+    ("qwen2.5-7b-yarn4", setting(positions=lambda p: 2 * p, gain=lambda gain: gain**2), "rope.applied_twice", 0),
+    ("qwen2.5-7b-yarn4", setting(gain=lambda gain: gain**0.5), "rope.yarn.attention_factor", 0),
+    ("qwen2.5-7b-yarn4", setting(inv_freq=lambda f: 1.25 * PLAIN_QWEN - f), "rope.yarn.ramp_inverted", 1),
+    ("llama-2-7b", setting(positions=lambda p: 2 * p), "rope.applied_twice", 1),
+    ("llama-2-7b", setting(positions=lambda p: p % 256), "rope.table.wraps", 256),
+    ("llama-2-7b", setting(positions=lambda p: p - 100 * (p >= 100)), "rope.table.restarts", 128),
+    ("llama-2-7b", setting(inv_freq=lambda f: f * 1e4 ** (2 / 128)), "rope.frequency.exponents", 1),
+    ("hunyuan", plain(), "rope.config.scaling_ignored", 1),
+    ("hunyuan", setting(inv_freq=1e7 ** (-np.arange(64) / 64)), "rope.scaling.alpha", 1),
     ("phi3", setting(inv_freq=lambda f: f * SHORT / LONG), "rope.longrope.always_long", 1),
     ("pythia-1.4b", plain(5e5), "rope.config.theta_not_read", 1),
     ("qwen2_vl", plain(1e4), "rope.config.theta_not_read", None),

@@ -77,8 +77,8 @@ class Rotation(Family):
 
     def fed(self, ask: Ask) -> Tensor:
         """Return the vectors that a question uses, (vectors, head_dim)."""
-        of = {"basis": torch.eye, "ones": lambda n: torch.ones(1, n)}.get(ask.vectors)
-        x = self.two if of is None else of(self.asked.head_dim)
+        n = self.asked.head_dim
+        x = {"basis": torch.eye(n), "ones": torch.ones(1, n), "two": self.two}[ask.vectors]
         return x.to(getattr(torch, ask.dtype))
 
     def given(self, case: Case) -> Array:
@@ -172,7 +172,8 @@ class Rotation(Family):
         dtype, table = self.asked.activation_dtype, {"round_table": self.asked.activation_dtype}
         pairings = [{}] if self.asked.layout else [{}, {"pairing": "interleaved"}]
         roundings = [{}, table, {**table, "round_x": dtype}] if dtype in HALF else [{}]  # q and k have it
-        by_tokens = self.asked.trained is not None and self.convention != "hf_rope"  # it is defined by positions
+        is_open = self.convention != "hf_rope" and self.reach != "run"  # there the length is defined by positions
+        by_tokens = self.asked.trained is not None and is_open
         lengths = [{}, {"by": "tokens"}] if by_tokens else [{}]
         for parts in list(product(pairings, [{}, {"sign": -1.0}], roundings, lengths))[1:]:
             change = {name: value for part in parts for name, value in part.items()}
@@ -259,7 +260,7 @@ def _kinds(asked: Asked) -> list[Kind]:
     return [
         kind("rope.decode.single_token_path", "single", "short near offsets"),
         kind("rope.batch.rows_share", "rows", "short near offsets"),
-        kind("rope.positions.restart", "restart", "short near"),
+        kind("rope.positions.restart", "restart", "short near offsets"),
         kind("rope.heads.grouped", "grouped", "short near"),
         kind("rope.offset.ignored_by_cache", "offsets", "short near single"),
         kind(kept, "again", "short near"),

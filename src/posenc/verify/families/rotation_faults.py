@@ -64,7 +64,11 @@ PLACES: Mapping[str, tuple[tuple[str, Callable[[Places], Array], str], ...]] = {
     "any": (
         ("positions.given_ignored", lambda at: at.index, "given positions are ignored; tokens are counted"),
         ("positions.given_ignored", lambda at: at.index + 1, "tokens are counted from 1, whatever positions are given"),
-        ("positions.given_ignored", lambda at: at.pos - at.first, "positions are counted from the first of each call"),
+        (
+            "positions.given_ignored",
+            lambda at: (at.pos.T - at.first).T,
+            "positions are counted from the first of each call",
+        ),
     ),
     "": (
         ("window.positions_constant", lambda at: at.first, "all tokens of a call get the position of the first"),
@@ -89,8 +93,8 @@ def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
     want = float(asked.gain(asked.original)[0])
     both = [
         *_gains(asked),
-        *_twice(asked, reach),
         *rotation_scalings.faults(asked),
+        *_twice(asked, reach),
         *_blocks(asked, truth),
         *((code, {"pos": pos}, {"how": how}) for code, pos, how in (*PLACES.get(reach, ()), *PLACES[""])),
         *_precision(reach),

@@ -50,8 +50,8 @@ def _others(asked: Asked) -> Speeds:
         yield "scaling.as_linear", asked.plain() / asked.factor, {}
         yield "dynamic.static" if asked.scaling == "dynamic" else "scaling.as_ntk", _stretched(asked), {}
         yield "scaling.factor_inverted", asked.plain() * asked.factor, {}
-        for freq in (partial(_over, asked, asked.factor), asked.changed(factor=asked.factor**2)):
-            yield "scaling.factor_twice", freq, {}
+        yield "scaling.factor_twice", partial(_over, asked, asked.factor), {}
+        yield "scaling.factor_twice", asked.changed(factor=asked.factor**2), {}
 
 
 def _bases(asked: Asked, bases: Iterable[float]) -> Speeds:
@@ -72,7 +72,7 @@ def _exponents(asked: Asked) -> Iterator[tuple[str, Array, str]]:
         yield "exponents", right + 2 * first / width, f"counted from {first:g} instead of 0"
     yield "last_is_base", i / max(n - 1, 1), "spread so that the last pair reaches the base"
     yield "exponents", 2.0 * i / (width + 2), f"counted over {width + 2} dimensions instead of {width}"
-    if hidden != width:
+    if hidden not in (width, asked.head_dim):
         yield "exponents", 2.0 * i / hidden, f"counted over hidden_size = {hidden} dimensions instead of {width}"
     yield "exponents", 2.0 * (i // 2) / width, "2 (i // 2) / d: two neighbouring pairs rotate alike"
     for times, how in (
@@ -326,8 +326,8 @@ def _by_form(asked: Asked, times: float, less: float, exponent: float, seq_len: 
     return asked.plain(asked.base * (times * ratio - less) ** exponent if ratio > 1 else None)
 
 
-def _chosen(short: Array, long: Array, trained: int) -> ByLength:
-    return lambda seq_len: long if seq_len > trained else short
+def _chosen(short: Array, long: Array, trained: int, seq_len: int) -> Array:
+    return long if seq_len > trained else short
 
 
 def _longrope(asked: Asked) -> Speeds:
@@ -337,8 +337,7 @@ def _longrope(asked: Asked) -> Speeds:
     yield "longrope.always_long", long, {}
     yield "longrope.always_short", short, {}
     for end, how in ((trained - 1, "one token too early"), (trained + 1, "one token too late")):
-        yield "longrope.boundary", lambda seq_len, end=end: long if seq_len > end else short, {"how": how}
-    plain = asked.plain()
-    inverted = (plain * (plain / freq) for freq in (short, long))
-    yield "longrope.factors_inverted", _chosen(*inverted, trained), {}
-    yield "longrope.lists_swapped", lambda seq_len: short if seq_len > trained else long, {}
+        yield "longrope.boundary", partial(_chosen, short, long, end), {"how": how}
+    squared = asked.plain() ** 2
+    yield "longrope.factors_inverted", partial(_chosen, squared / short, squared / long, trained), {}
+    yield "longrope.lists_swapped", partial(_chosen, long, short, trained), {}
