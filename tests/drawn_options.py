@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 import drawn_rotations
@@ -131,6 +132,10 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "gaussian_fourier": st.fixed_dictionaries(
         {"d_model": EVEN, "n_axes": st.integers(1, 3)},
         optional={"sigma": st.sampled_from([1.0, 10.0]), "extent": st.just(64.0), "seed": st.integers(0, 9)},
+    ).flatmap(
+        lambda found: st.sampled_from(
+            [found, found | {"matrix": np.ones((found["n_axes"], found["d_model"] // 2)) / 3}]
+        )
     ),
     "dynamic_ntk": st.fixed_dictionaries(
         {
@@ -275,7 +280,7 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "n_heads": st.integers(1, 3),
             "head_dim": st.integers(1, 4),
         },
-        optional={"base": bases()},
+        optional={"base": bases(), "order": st.just("alternating")},
     ),
     "vo_rope": st.fixed_dictionaries(
         {"head_dim": EVEN}, optional=LANES | {"rotary_dim": st.just(2), "inv_freq": st.just([0.3])}

@@ -43,7 +43,10 @@ def test_packed_restarts_at_each_document(lengths: list[int]) -> None:
     shown = [number for number, length in enumerate(lengths) for _ in range(length)]
     assert positions.packed(torch.tensor(shown, dtype=torch.int64)).tolist() == wanted
     for dtype in (torch.int32, torch.int64):
-        assert positions.packed(cu_seqlens=torch.tensor(bounds, dtype=dtype)).tolist() == wanted
+        cu_seqlens = torch.tensor(bounds, dtype=dtype)
+        assert positions.packed(cu_seqlens=cu_seqlens).tolist() == wanted
+        padded = positions.packed(cu_seqlens=cu_seqlens, total=len(wanted) + 2)
+        assert padded.tolist() == [*wanted, 0, 1]
     if 0 not in lengths:
         assert positions.packed(torch.tensor(ids)).tolist() == wanted
 
@@ -59,6 +62,14 @@ def test_packed_takes_one_of_two() -> None:
         positions.packed()
     with refuses(TypeError, "either document_ids or cu_seqlens"):
         positions.packed(ids, cu_seqlens=ids)
+    with refuses(TypeError, "total belongs to cu_seqlens"):
+        positions.packed(ids, total=2)
+
+
+@pytest.mark.compiles
+def test_bounds_whose_total_is_given_stay_in_one_graph() -> None:
+    compiled = torch.compile(lambda cu: positions.packed(cu_seqlens=cu, total=5), fullgraph=True, backend="aot_eager")
+    assert compiled(torch.tensor([0, 3, 5])).tolist() == [0, 1, 2, 0, 1]
 
 
 @given(st.integers(1, 4), st.integers(1, 4))

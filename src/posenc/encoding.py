@@ -21,7 +21,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from posenc import positions
-from posenc.placed import Placed
+from posenc.placed import Placed, once
 
 Pos = Shaped[Tensor, "*pos"]  # (seq,), (batch, seq), or either with a last dimension of n_axes
 
@@ -67,7 +67,7 @@ class Encoding(nn.Module):
         pos = self._check(pos, dtype)
         if self.reads_x and x is not None and pos.ndim == 1 + (self.n_axes > 1):
             pos = pos.expand(x.shape[0], *pos.shape)  # parts that depend on the tokens have their batch
-        return Placed(pos, self.parts(pos, x, past, dtype), self.n_axes)
+        return Placed(pos, once(self.parts(pos, x, past, dtype)), self.n_axes)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the `parts` of `Placed` for positions in int64 or float64; families and encodings override it."""

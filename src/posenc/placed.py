@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from posenc.private import register_pytree
+from posenc.private import register_pytree, within_transform
+from posenc.versions import is_exporting
 
 _Tree = TypeVar("_Tree")
 
@@ -89,6 +90,34 @@ def _map(f: Callable[..., Tensor], tree: Any, *others: Any) -> Any:
         kind = list if isinstance(tree, list) else tuple
         return kind(_map(f, *each) for each in zip(tree, *others, strict=True))
     return tree
+
+
+def once(parts: _Tree) -> _Tree:
+    """Return parts that a compiled graph computes once.
+
+    A compiler fuses a formula into each operation that reads it. It would compute the cosines and sines of a forward
+    pass again in every layer and head. Exported files, which may run without posenc, have no such operator.
+    """
+    if not torch.compiler.is_dynamo_compiling() or is_exporting() or within_transform():
+        return parts
+    return map_tensors(lambda t: _once(t) if t.is_floating_point() else t, parts)
+
+
+@torch.library.custom_op("posenc::once", mutates_args=())
+def _once(t: Tensor) -> Tensor:
+    return t.clone()
+
+
+@_once.register_fake
+def _(t: Tensor) -> Tensor:
+    return t.clone()
+
+
+def _same(ctx: Any, grad: Tensor) -> Tensor:
+    return grad
+
+
+_once.register_autograd(_same)
 
 
 def tensors(tree: Any) -> list[Tensor]:

@@ -219,6 +219,7 @@ def test_positions_are_placed_once_and_only_if_they_are_not() -> None:
     assert torch.equal(attend(q, k, v, rope, positions.arange(3)), first)
     assert rope.calls == 2
     explain(q, k, v, rope, placed, placed)
+    attend(q, k, v, rope, positions.arange(3), rotated=True)  # what is rotated needs no tables
     assert rope.calls == 2
 
 

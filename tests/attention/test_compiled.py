@@ -309,3 +309,16 @@ def test_frozen_and_shared_parameters() -> None:
     same(found[1], found[0], "shared")
     with torch.inference_mode():
         same([torch.compile(step, fullgraph=True, backend="aot_eager")(*tensors(N))], [step(*tensors(N))], "inference")
+
+
+@pytest.mark.parametrize("name", ["shaw", "decomposed_2d"])
+def test_grouped_heads_of_an_open_number_are_traced(name: str) -> None:
+    encoding = posenc.create(name, dims=posenc.Dims(head_dim=16, max_len=64, grid=(64, 64)))
+    place = partial(positions.on_each_axis, n_axes=2) if encoding.n_axes == 2 else lambda pos: pos
+
+    def step(q: Tensor, k: Tensor) -> Tensor:
+        return attend(q, k, k, encoding, place(positions.arange(q.shape[2])))
+
+    q, k = normal(2, 4, 20, 16), normal(2, 2, 20, 16, seed=1)
+    got = torch.compile(step, fullgraph=True, dynamic=True, backend="aot_eager")(q, k)
+    same([got], [step(q, k.repeat_interleave(2, 1))], name)

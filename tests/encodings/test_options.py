@@ -113,6 +113,10 @@ def heads(n: int, width: int) -> torch.Tensor:
         (lambda: posenc.Integer(d_model="4"), TypeError, "Integer: d_model must be a whole number; got d_model='4'"),
         (lambda: posenc.Normalised(d_model=1, length=2.5), TypeError, "length must be a whole number; got length=2.5"),
         (lambda: posenc.GaussianFourier(d_model=2, sigma=float("inf")), ValueError, "sigma must be a finite number"),
+        (lambda: posenc.GaussianFourier(d_model=4, matrix=torch.ones(2, 1)), ValueError, "the shape (1, 2); got"),
+        (lambda: posenc.TransformerXL(d_model=2, n_heads=1, head_dim=2, order="sin"), ValueError, "order must be"),
+        (lambda: posenc.GaussianFourier(d_model=2, matrix=[[float("nan")]]), ValueError, "matrix must be finite"),
+        (lambda: posenc.GaussianFourier(d_model=2, matrix="B"), TypeError, "matrix must be a table of real numbers"),
         (lambda: posenc.GaussianFourier(d_model=2, seed=None), TypeError, "seed must be a whole number; got seed=None"),
         (lambda: posenc.NeRFFourier(d_model=400, n_octaves=60), ValueError, "float64 resolves 50 octaves"),
         (lambda: posenc.CAPE(d_model=2, max_global_shift=float("inf")), ValueError, "all of them finite"),
@@ -226,3 +230,11 @@ def test_tokens_without_a_batch_or_with_two_stand_where_they_are() -> None:
     for x in (torch.zeros(3, 1), torch.zeros(2, 2, 3, 1)):
         with refuses(ValueError, "Integer: x must have a token for each position"):
             integer(x, torch.arange(6).view(2, 3))
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_no_parameter_is_a_scalar(name: str) -> None:
+    """FSDP refuses them: it shards the first dimension."""
+    card = posenc.card(name)
+    for options in (card.example, *({**card.example, **more} for more in card.variants)):
+        assert all(parameter.ndim for parameter in posenc.create(name, **options).parameters())

@@ -243,6 +243,7 @@ def test_files_that_are_missing_or_of_another_shape(vectors, tmp_path):
     np.save(out / layer["files"]["cos"], np.zeros((3, 64)))
     report = golden.check(directory, out)
     assert [cause.code for cause in report.causes] == ["subject.shape"]
+    assert "(3, 64), but the golden vectors have (25, 64): gain * cos(" in report.causes[0].message
     cos = np.load(directory / layer["files"]["cos"])
     cos[3, 5] = np.nan
     np.save(out / layer["files"]["cos"], cos)

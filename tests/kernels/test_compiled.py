@@ -1,5 +1,6 @@
 """A rotation in compiled code is the formula, which one compiled graph holds whole, forwards and backwards."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from functorch.compile import aot_module_simplified, make_boxed_func
 from torch import Tensor
+from torch._inductor.utils import run_and_get_code
 
 import posenc
 from posenc import definitions
@@ -48,3 +50,25 @@ def test_compiled_code_holds_the_formula(pairing: Any, backend: str) -> None:
     torch.testing.assert_close(q.grad.double(), exactly(above, pairing, -1), rtol=1e-6, atol=1e-5)  # type: ignore[union-attr]
     assert seen.count("aten.mul.Tensor") >= 12
     assert not any("posenc" in name for name in seen)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_forward_pass_computes_its_cosines_once(owned: bool) -> None:
+    """Whether the layers share what was placed or each places for itself, with gradients of the layers' weights."""
+    ropes, weight = [posenc.RoPE(head_dim=12) for _ in range(3)], torch.eye(12, requires_grad=True)
+
+    def forward(q: Tensor, pos: Tensor) -> Tensor:
+        placed = ropes[0].place(pos)
+        for rope in ropes:
+            q = rope.rotate(q, q, rope.place(pos) if owned else placed)[0] @ weight
+        return q
+
+    torch.compiler.reset()
+    q = normal(1, 4, 7, 12, dtype=torch.float32)
+    out, code = run_and_get_code(torch.compile(forward), q, POS)
+    exact = torch.as_tensor(np.stack([definitions.rotary.rope(3 * float(p), head_dim=12)[0] for p in POS]))
+    torch.testing.assert_close(out.double(), torch.einsum("nij,...nj->...ni", exact, q.double()), rtol=0, atol=1e-5)
+    kernels = re.findall(r"^(cpp_fused\w+) = async_compile.*?r'''(.*?)'''", "\n".join(code), re.M | re.S)
+    cosines = [name for name, body in kernels if "cos(" in body]
+    assert len(cosines) == 1
+    assert len(re.findall(rf"^ +{cosines[0]}\(", "\n".join(code), re.M)) == 1

@@ -23,6 +23,12 @@ from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.t5.modeling_t5 import T5Config as T5Configuration
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
+from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import (
+    Wav2Vec2ConformerConfig,
+    Wav2Vec2ConformerRelPositionalEmbedding,
+    Wav2Vec2ConformerSelfAttention,
+    _apply_relative_position_encoding,
+)
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
 
@@ -127,6 +133,23 @@ def test_transformer_xl_is_xlnet():
     theirs = peer.rel_attn_core(*(t.permute(2, 0, 1, 3) for t in (q, k, v)), by_distance)
     mine = posenc.attend(q, k, v, ours, positions.arange(7), causal=False)
     assert_same(mine, theirs.permute(1, 2, 0, 3), [q, k, v, ours.u, ours.v, ours.weight], atol=5e-6)
+
+
+def test_transformer_xl_with_alternating_sines_is_conformer():
+    """Its linear_pos.weight is ours, unflattened into heads."""
+    config = Wav2Vec2ConformerConfig(hidden_size=32, num_attention_heads=4, position_embeddings_type="relative")
+    peer = Wav2Vec2ConformerSelfAttention(config).eval()
+    nn.init.normal_(peer.pos_bias_u), nn.init.normal_(peer.pos_bias_v)
+    ours = posenc.TransformerXL(d_model=32, n_heads=4, head_dim=8, order="alternating")
+    weights = {"u": peer.pos_bias_u, "v": peer.pos_bias_v, "weight": peer.linear_pos.weight.unflatten(0, (4, 8))}
+    ours.load_state_dict(weights, strict=True)
+    q, k = leaf(2, 4, 7, 8), leaf(2, 4, 7, 8)
+    moved, by_distance = _apply_relative_position_encoding(
+        peer, q, k, Wav2Vec2ConformerRelPositionalEmbedding(config)(torch.zeros(1, 7, 32))
+    )
+    placed = ours.place(positions.arange(7))
+    mine = q @ k.mT / 8**0.5 + ours.bias(q, k, placed, placed)
+    assert_same(mine, moved @ k.mT / 8**0.5 + by_distance, [q, k], atol=5e-6)
 
 
 @pytest.mark.parametrize(("behind", "ahead", "n"), [(6, 2, 15), (3, 3, 9), (64, 8, 20)])

@@ -164,7 +164,8 @@ def test_gaussian_features_are_sam():
     peer = SamPositionalEmbedding(SamVisionConfig(num_pos_feats=16))
     drawn = np.random.RandomState(3).standard_normal((16, 2))
     frequencies = torch.tensor(2.0 * drawn.T, dtype=torch.float32)
-    ours = posenc.GaussianFourier(d_model=32, n_axes=2, sigma=2.0, extent=1.0, seed=3)
     corners, x = torch.rand(2, 9, 2), leaf(2, 9, 32)
     theirs = x + functional_call(peer, {"positional_embedding": frequencies}, (corners,))
-    assert_same(ours(x, 2 * corners - 1), theirs, [x], atol=1e-5)
+    for given in ({"sigma": 2.0, "seed": 3}, {"matrix": frequencies}):
+        ours = posenc.GaussianFourier(d_model=32, n_axes=2, extent=1.0, **given)
+        assert_same(ours(x, 2 * corners - 1), theirs, [x], atol=1e-5)

@@ -179,7 +179,7 @@ FAULTS = [
     ("precision.product_bf16", Coarse("a"), LOW),
     ("precision.table_fp16", Adds(code=lambda n: waves(torch.arange(n)).half().float()), SIN),
     ("width.odd", Adds(code=lambda n: torch.zeros(n, 15)[:, :14] + torch.zeros(n, 15)), {**SIN, "dim": 15}),
-    ("mismatch", Adds(lambda p: p**1.5), SIN),
+    ("position.other", Adds(lambda p: p**1.5), SIN),
     ("mismatch", Adds(lambda p: p + (p > 20_000) * 0.5), WOVEN),
     # a second wrong branch does not hide the first
     ("layout.halves", branch(Adds(half=True), Adds(lambda p: p + 7), 20), WOVEN),

@@ -158,7 +158,7 @@ TABLES = [
     ("relative_sinusoid.slice_of_reversed_table", Cut("start"), REL),
     ("sinusoidal.state_kept", Cut("kept"), REL),
     ("sinusoidal.frequency.inverted", signed(w=1 / omega(D)), REL),
-    ("relative_sinusoid.mismatch", signed(lambda d: d * d / 3), REL),
+    ("sinusoidal.position.other", signed(lambda d: d * d / 3), REL),
     ("cannot_tell", signed(), {**REL, "encoding": "learned"}),
 ]
 

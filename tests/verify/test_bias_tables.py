@@ -62,7 +62,7 @@ BUCKETS = {
     "within the exact ones": (partial(bucket, md=4), {**BOTH, "max_distance": 4}, "cannot_tell", ""),
     "by the longest": (lambda r: r.abs() * 31 // r.abs().max(), BOTH, "fail", "t5.bucket.not_by_distance"),
     "float": (lambda r: bucket(r).float(), BOTH, "fail", "t5.bucket.not_integer"),
-    "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.mismatch"),
+    "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.bucket.formula"),
 }
 
 

@@ -66,6 +66,10 @@ def hf_apply(q, k, cos, sin, unsqueeze_dim=1):
     return q, k
 
 
+def shift(x):
+    return x
+
+
 NAMED = {
     "hf_rope": (hf, hf_apply),
     "meta_complex": (lambda end: torch.ones(end, 8, dtype=torch.complex64), lambda q, k, table: (q, k)),
@@ -84,6 +88,9 @@ NAMED = {
     "learned_rows_fn": lambda attention_mask: attention_mask.cumsum(1) + 1,
     "cached_model": lambda x, cache: (x, cache),
     "attention": lambda q, k, v, positions: v,
+    "scores_fn": lambda query, key, rel_k: query @ key.mT,
+    "shift_fn": shift,
+    "learned_bias_fn": lambda h, w, table: table,
     "encoding": posenc.RoPE,
 }
 
@@ -155,6 +162,13 @@ class Liar:
         (TwoModule(), {"encoding": "xpos"}, ["bshd_module", "xpos_fn"]),
         (always_fails, {}, ["rope_fn"]),
         (lambda a, b: 1 / 0, {}, []),
+        (lambda a, b, c: a, {"encoding": "Shaw"}, ["scores_fn"]),
+        (lambda a, b, c, d, e: a, {"encoding": "transformer-xl"}, ["scores_fn"]),
+        (lambda x: x, {"encoding": "transformer_xl"}, ["shift_fn"]),
+        (lambda a, b, c, d: a, {"encoding": "deberta_v2"}, ["scores_fn"]),
+        (lambda relative_position: relative_position, {"encoding": "deberta"}, ["bucket_fn"]),
+        (lambda a, b, c, d, e: a, {"encoding": "swinv2"}, ["learned_bias_fn"]),
+        (lambda q, k, rel_k, scale=None: q, {}, ["scores_fn"]),
         (Liar(), {}, ["slopes_fn"]),
     ],
 )

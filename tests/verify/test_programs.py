@@ -18,6 +18,7 @@ CASES = programs.cases()
 HOST = Path(__file__).parents[1] / "verify_host.py"
 CORPUS = [name for name in CASES if name.startswith("corpus/")]
 UNSEEN = [name for name in CASES if name.startswith("unseen/")]
+DRAWN = [name for name in CASES if name.startswith("drawn/")]
 RIGHT = [name for name, case in CASES.items() if not case.is_fault]
 SHARE = 0.95  # of the corpus, whose first cause must be the right one
 
@@ -48,8 +49,8 @@ def test_the_first_cause_is_the_right_one():
     assert len(wrong) <= (1 - SHARE) * len(CORPUS), "\n".join(wrong)
 
 
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", UNSEEN)
+@pytest.mark.sample(30)
+@pytest.mark.parametrize("name", [*UNSEEN, *DRAWN])
 def test_unseen_faults_are_caught_and_named(name):
     report = checked(name)
     assert report.status == "fail", report
@@ -68,12 +69,13 @@ def test_what_is_right_is_not_accused(name):
 def test_the_sets_are_as_large_as_they_were():
     assert len(CORPUS) >= 141
     assert len(UNSEEN) >= 45
+    assert len(DRAWN) >= 83
     assert len(RIGHT) >= 160
     assert {case.load().STYLE for case in CASES.values()} == set(verify.FAMILIES) - {"encoding"}
 
 
 def test_names_are_unique_across_the_sets():
-    stems = [name.partition("/")[2] for name in [*CORPUS, *UNSEEN]]
+    stems = [name.partition("/")[2] for name in [*CORPUS, *UNSEEN, *DRAWN]]
     assert len(stems) == len(set(stems))
 
 
@@ -82,7 +84,7 @@ def test_a_fault_of_the_corpus_has_its_report(name):
     assert CASES[name].report.startswith("https://")
 
 
-@pytest.mark.parametrize("name", [*CORPUS, *UNSEEN])
+@pytest.mark.parametrize("name", [*CORPUS, *UNSEEN, *DRAWN])
 def test_a_fault_differs_from_what_is_right_in_few_lines(name):
     before, after = CASES[name].before.splitlines(), CASES[name].source.splitlines()
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()

@@ -192,7 +192,7 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     ),
     "base of keys": (
         "bshd_module", Sides(rope(), rope(freq=500000.0 ** (-torch.arange(16).double() / 16))), {}, "rope.side.differ",
-        "keys are rotated otherwise than the other side, which is right (by itself that is rope.config.theta_not_read)",
+        "keys are rotated wrongly, but the other side is right (on both sides this would be rope.config.theta",
     ),
     "products of keys in bf16": (
         "bshd_module", Sides(rope(), rope(steps=("products",))), {}, "rope.precision.product_bf16", "of keys only"

@@ -41,6 +41,14 @@ SPECS = {  # by convention; together they reach every fault
     "learned_rows_fn": [{"offset": 2, "table_rows": 130, "max_positions": 128}],
     "cached_model": [{"encoding": "rope", "dim": 16, "heads": 2, "head_dim": 8, "causal": True}],
     "attention": [{"encoding": "rope", "head_dim": 16, "causal": True}],
+    "scores_fn": [
+        {"encoding": "shaw", "max_distance": 9},
+        {"encoding": "transformer_xl"},
+        {"encoding": "deberta", "max_distance": 30},
+        {"encoding": "deberta", "num_buckets": 16, "max_distance": 40},
+    ],
+    "shift_fn": [{}, {"causal": False}],
+    "learned_bias_fn": [{"encoding": "fire"}, {"encoding": "swin_v2", "pretrained_window": 7}, {"encoding": "beit"}],
 }
 OLD = re.compile(r"\b(mend|mended|told|beside|nobody|somebody)\b")
 

@@ -174,6 +174,13 @@ def added(mask: Tensor) -> Tensor | None:
     return None if mask.dtype == torch.bool else mask.masked_fill(~visible(mask), 0.0)
 
 
+def grouped(q: Tensor, k: Tensor) -> bool:
+    """Whether several heads of q share one of k."""
+    if q.shape[1] != k.shape[1]:  # noqa: SIM103 - a branch makes a bool of a compiler's symbolic one
+        return True
+    return False
+
+
 def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:
     """Zero the rows that may see no key, since no weights there sum to one."""
     return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)

@@ -9,7 +9,7 @@ from torch import Tensor
 from posenc.attention.call import Call
 from posenc.attention.leaves import biased
 from posenc.encoding import Encoding, Placed
-from posenc.families import autocast_dtype
+from posenc.families import Rotary, autocast_dtype
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -47,13 +47,14 @@ def make_call(
     if backend == "reference-float64" and not encoding.reads_x:  # place again: the given ones may be in float32
         pos = pos.pos if isinstance(pos, Placed) else pos
         k_pos = k_pos.pos if isinstance(k_pos, Placed) else k_pos
-    placed = _place(pos, q, encoding, dtype, "pos")
+    done = rotated and _only_rotates(encoding)
+    placed = _place(pos, q, encoding, dtype, "pos", done)
     if k_pos is None and q.shape[2] != k.shape[2]:
         raise ValueError(
             f"attend: q has {q.shape[2]} tokens and k has {k.shape[2]}, so the keys' positions differ from the "
             "queries'. Pass k_pos, the positions of all keys."
         )
-    k_placed = placed if k_pos is None else _place(k_pos, k, encoding, dtype, "k_pos")
+    k_placed = placed if k_pos is None else _place(k_pos, k, encoding, dtype, "k_pos", done)
     masks = causal, mask, window, document_ids, _scale(scale, q, encoding), dropout_p
     # autocast does not cast float64, as in torch's own attention
     out_dtype = q.dtype if q.dtype == torch.float64 else autocast_dtype(q.device) or q.dtype
@@ -77,13 +78,26 @@ def _scale(scale: Any, q: Tensor, encoding: Encoding) -> float:
     return scale  # type: ignore[return-value]
 
 
-def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dtype, what: str) -> Placed:
+def _only_rotates(encoding: Encoding) -> bool:
+    """Whether nothing reads the tables of an encoding once q and k are rotated."""
+    others = ("bias", "rescore", "unrotate_out", "leaves")
+    return isinstance(encoding, Rotary) and all(
+        getattr(type(encoding), name) is getattr(Encoding, name) for name in others
+    )
+
+
+def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dtype, what: str, done: bool) -> Placed:
     if not isinstance(pos, Placed) and encoding.reads_x:
         raise TypeError(
             f"attend: {encoding.name} reads the tokens x as well as their positions; got only positions. Pass "
             f"encoding.place(pos, x) as {what}."
         )
-    placed = pos if isinstance(pos, Placed) else encoding.place(pos, dtype=dtype)
+    if isinstance(pos, Placed):
+        placed = pos
+    elif done:  # a cache's keys are many, and their tables cost more than a step of decoding
+        placed = Placed(encoding._check(pos, dtype), (), encoding.n_axes)
+    else:
+        placed = encoding.place(pos, dtype=dtype)
     length = placed.pos.shape[placed.seq_dim]
     if length != x.shape[2]:
         raise ValueError(

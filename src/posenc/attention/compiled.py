@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention import blocked, finite, scores
-from posenc.attention.call import Call, widened, zero_empty_rows
+from posenc.attention.call import Call, grouped, widened, zero_empty_rows
 from posenc.attention.distances import ByDistance, LookedUp, over
 from posenc.attention.leaves import REACH, Leaf, is_by_distance, reach
 from posenc.attention.scores import NO_SECOND_DERIVATIVE, Saved, Work
@@ -206,9 +206,7 @@ def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: T
         # devices require one dtype, so there everything is float32
         kind = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
         q, k, v = (t.to(kind) for t in (q, k, v))
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=q.shape[1] != k.shape[1]
-        )
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped(q, k))
     return zero_empty_rows(out, terms.allowed(block)).to(dtype)
 
 

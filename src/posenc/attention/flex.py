@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from posenc.attention import flex_masks
-from posenc.attention.call import Call, mixed, visible, widened
+from posenc.attention.call import Call, grouped, mixed, visible, widened
 from posenc.attention.distances import over
 from posenc.attention.leaves import Leaf, is_by_distance, keeps_promise
 from posenc.attention.spans import Spans, blank
-from posenc.attention.whole import grouped
 from posenc.encoding import Encoding
 from posenc.families import Bias, no_autocast
 from posenc.placed import tensors
@@ -77,7 +76,7 @@ class Flex:
                 "score_mod": score_mod(call),
                 "block_mask": flex_masks.block_mask(call),
                 "scale": call.scale,
-                "enable_gqa": grouped(call),
+                "enable_gqa": grouped(call.q, call.k),
             }
             out: Tensor = _compiled(_kind(call), on_cpu)(q, k, v, **options)
             return out[..., : call.v.shape[-1]]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.call import Call, mixed, softmax, widened, zero_empty_rows
+from posenc.attention.call import Call, grouped, mixed, softmax, widened, zero_empty_rows
 from posenc.families import no_autocast
 
 SMALL = 2**20  # scores; calls of at most so many get one whole mask
@@ -63,7 +63,7 @@ class SDPA:
         q, k, v = call.operands()
         width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
         q, k, v = (widened(t, widest) for t in (q, k, v))
-        options: dict[str, Any] = {"dropout_p": call.dropout_p, "scale": call.scale, "enable_gqa": grouped(call)}
+        options: dict[str, Any] = {"dropout_p": call.dropout_p, "scale": call.scale, "enable_gqa": grouped(q, k)}
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
         return out[..., :width]
 
@@ -86,13 +86,6 @@ def _is_small(call: Call) -> bool:
     """Whether a mask of all scores costs less than blocks do: a decode step, a short text."""
     # other devices require a mask in the dtype of q, where half precision rounds it; they are not tested
     return call.is_plain and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
-
-
-def grouped(call: Call) -> bool:
-    """Whether several heads of q share one of k."""
-    if call.q.shape[1] != call.k.shape[1]:  # noqa: SIM103 - a branch makes a bool of a compiler's symbolic one
-        return True
-    return False
 
 
 def _single(call: Call) -> bool:

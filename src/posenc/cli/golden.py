@@ -46,7 +46,8 @@ def write_golden(
     """Write reference numbers for ports in other languages, with a manifest.json that describes each array.
 
     With --config: the numbers of one model, for each kind of layer: frequencies, angles, rotated queries and keys,
-    biases. Without: inputs and float64 outputs of every encoding, in one safetensors file each.
+    biases; of T5 the buckets of relative_positions (key - query) and the bias_indices of q_positions and k_positions.
+    Without: inputs and float64 outputs of every encoding, in one safetensors file each.
     """
     if ctx.invoked_subcommand is not None:
         return

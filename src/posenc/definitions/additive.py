@@ -81,7 +81,7 @@ def sinusoidal(
     scale is not from the paper: one trained factor on all lanes (Li et al. 2018, arXiv 1809.08895, section 3.2,
     alpha); if it is not given, learned_scale, its value before training, replaces it.
     """
-    factor = next((float(number) for number in (scale, learned_scale) if number is not None), 1.0)
+    factor = next((np.asarray(number).item() for number in (scale, learned_scale) if number is not None), 1.0)
     n_freq = math.ceil(d_model / 2)
     out = np.zeros((len(pos), d_model))
     for k in range(n_freq):

@@ -256,6 +256,7 @@ def transformer_xl(
     n_heads: int,
     head_dim: int,
     base: float = 10000.0,
+    order: str = "concatenated",
     u: Array,
     v: Array,
     weight: Array,
@@ -269,12 +270,15 @@ def transformer_xl(
     fractions allowed; u, v (n_heads, head_dim); weight (n_heads, head_dim, d_model); d_model even.
     Not in the equation, from the authors' code: r = [all sines, all cosines] of distance * omega_k,
     omega_k = base**(-2k/d_model) radians per position, and the division of all four terms by
-    sqrt(head_dim). Keys ahead (the paper is causal) enter with their negative distance.
+    sqrt(head_dim). Keys ahead (the paper is causal) enter with their negative distance. Conformers (ESPnet) have the
+    order "alternating": r = [sine, cosine, sine, ..].
     """
     omega = np.array([base ** (-2 * c / d_model) for c in range(d_model // 2)])
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for h, i, j in np.ndindex(out.shape):
         distance = q_pos[i] - k_pos[j]
         r = np.concatenate([np.sin(distance * omega), np.cos(distance * omega)])
+        if order == "alternating":
+            r = r.reshape(2, -1).T.ravel()
         out[h, i, j] = (u[h] @ k[h, j] + (q[h, i] + v[h]) @ (weight[h] @ r)) / math.sqrt(head_dim)
     return out

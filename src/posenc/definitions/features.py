@@ -55,7 +55,14 @@ def learnable_fourier(
 
 
 def gaussian_fourier(
-    pos: Positions, *, d_model: int, n_axes: int = 1, sigma: float = 10.0, extent: float = 1024.0, seed: int = 0
+    pos: Positions,
+    *,
+    d_model: int,
+    n_axes: int = 1,
+    sigma: float = 10.0,
+    extent: float = 1024.0,
+    seed: int = 0,
+    matrix: Array | None = None,
 ) -> Array:
     """Sines and cosines of random projections of the position, drawn once and not trained.
 
@@ -67,10 +74,14 @@ def gaussian_fourier(
     (d_model/2, n_axes) in rotations per extent; d_model even; result (n, d_model): all sines, then all cosines,
     the order of the authors' code (the paper's formula has the cosines first).
     Our convention: B is sigma times the first d_model/2 * n_axes standard normals of NumPy's RandomState(seed),
-    row by row; that generator's stream is frozen.
+    row by row; that generator's stream is frozen. A matrix (n_axes, d_model/2) replaces B's transpose.
     """
     half = d_model // 2
-    B = sigma * np.random.RandomState(seed).standard_normal((half, n_axes))
+    B = (
+        np.asarray(matrix).T
+        if matrix is not None
+        else sigma * np.random.RandomState(seed).standard_normal((half, n_axes))
+    )
     out = np.zeros((len(pos), d_model))
     for i, p in enumerate(pos.reshape(len(pos), n_axes)):
         for m in range(half):

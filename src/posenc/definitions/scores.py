@@ -50,8 +50,8 @@ def fire(
     Departures: the paper is causal; here keys ahead count by |distance| and q_pos by |q_pos|. The bias depends on more
     than the distance: beyond L the same distance means less, the farther from the start.
     """
-    c = init_c if log_c is None else float(np.exp(log_c))
-    floor = init_threshold * abs(1.0 if threshold_scale is None else float(threshold_scale))
+    c = init_c if log_c is None else np.exp(np.asarray(log_c).item())
+    floor = init_threshold * abs(1.0 if threshold_scale is None else np.asarray(threshold_scale).item())
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for h, i, j in np.ndindex(out.shape):
         reach, whole = abs(float(q_pos[i] - k_pos[j])), max(abs(float(q_pos[i])), floor)

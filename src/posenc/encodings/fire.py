@@ -91,13 +91,13 @@ class FIRE(Bias):
         self.b1 = nn.Parameter(torch.empty(width))
         self.w2 = nn.Parameter(torch.empty(n_heads, width))
         self.b2 = nn.Parameter(torch.empty(n_heads))
-        self.log_c = nn.Parameter(torch.empty(()))
-        self.threshold_scale = nn.Parameter(torch.empty(()))
+        self.log_c = nn.Parameter(torch.empty(1))  # FSDP shards no scalars
+        self.threshold_scale = nn.Parameter(torch.empty(1))
         self.reset_parameters()
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return f_h(ψ(|q - k|) / (ψ(max(|q|, |L|)) + eps))."""
-        c, threshold = wide(self.log_c).exp(), self.init_threshold * wide(self.threshold_scale).abs()
+        c, threshold = wide(self.log_c)[0].exp(), self.init_threshold * wide(self.threshold_scale)[0].abs()
         reach = torch.maximum(floating(q.abs()), threshold)
         t = torch.log1p(c * floating(q - k).abs()) / (torch.log1p(c * reach) + self.eps)
         plain = is_plain(t) and is_plain(h) and not within_transform()  # a transform would need rules for _Lines

@@ -1,6 +1,7 @@
 """Fourier features with random frequencies."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from posenc.encoding import Pos
 from posenc.encodings.sinusoidal import waves
-from posenc.families import Additive
+from posenc.families import Additive, Table
 from posenc.registry import register
 
 
@@ -54,9 +55,12 @@ class GaussianFourier(Additive):
         sigma: Standard deviation of the frequencies, in cycles per unit of the coordinate; 10 in the paper's images.
         extent: Positions per unit of the coordinate; 1.0 for positions that are coordinates in 0..1.
         seed: Seed of the frequencies.
+        matrix: The frequencies themselves, (n_axes, d_model / 2) in cycles per unit, instead of sigma and seed. SAM's
+            checkpoints have them as positional_encoding_gaussian_matrix; its coordinates run from -1 to 1.
 
     Raises:
-        ValueError: d_model is odd, n_axes is below 1, or sigma or extent is not positive.
+        TypeError: matrix does not hold real numbers.
+        ValueError: d_model is odd, n_axes is below 1, sigma or extent is not positive, or matrix has another shape.
 
     >>> gaussian = GaussianFourier(d_model=64)
     >>> near, far = (gaussian.vectors(torch.tensor([0, p])) for p in (10, 100))
@@ -65,7 +69,14 @@ class GaussianFourier(Additive):
     """
 
     def __init__(
-        self, *, d_model: int, n_axes: int = 1, sigma: float = 10.0, extent: float = 1024.0, seed: int = 0
+        self,
+        *,
+        d_model: int,
+        n_axes: int = 1,
+        sigma: float = 10.0,
+        extent: float = 1024.0,
+        seed: int = 0,
+        matrix: Table | Tensor | Sequence[Sequence[float]] | None = None,
     ) -> None:
         super().__init__(d_model=d_model)
         self._count(n_axes=n_axes)
@@ -77,11 +88,12 @@ class GaussianFourier(Additive):
                 f"got d_model={d_model}."
             )
         self.n_axes, self.sigma, self.extent, self.seed = n_axes, sigma, extent, seed
-        drawn = np.random.RandomState(seed).standard_normal((d_model // 2, n_axes))
-        self._projection = [[float(b) for b in row] for row in drawn]
+        drawn = sigma * np.random.RandomState(seed).standard_normal((d_model // 2, n_axes)).T
+        self.matrix = None if matrix is None else Table.of(self.name, "matrix", matrix, n_axes, d_model // 2)
+        self._cycles = Table(torch.from_numpy(drawn)) if self.matrix is None else self.matrix
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
         """Return all sines, then all cosines."""
         coordinates = (pos.double() if self.n_axes > 1 else pos.double()[..., None]) / self.extent
-        projection = torch.tensor(self._projection, dtype=torch.float64, device=pos.device) * (2 * math.pi * self.sigma)
-        return waves(coordinates @ projection.T, self.d_model, "concatenated")
+        cycles = self._cycles.table.to(pos.device, torch.float64)
+        return waves(coordinates @ (2 * math.pi * cycles), self.d_model, "concatenated")

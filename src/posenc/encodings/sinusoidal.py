@@ -113,7 +113,7 @@ class Sinusoidal(OwnFrequencies, Additive):
             raise ValueError(f"{self.name}: learned_scale must be finite; got {learned_scale}.")
         self.base, self.learned_scale = frequencies.check_base(base, self.name), learned_scale
         if learned_scale is not None:
-            self.scale = nn.Parameter(torch.empty(()))
+            self.scale = nn.Parameter(torch.empty(1))  # FSDP shards no scalars
         self._set_frequencies(self._n_sines, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_sines"]:

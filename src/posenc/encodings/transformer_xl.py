@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, geometric, no_autocast, of_each_head
+from posenc.encodings.sinusoidal import Order
+from posenc.families import ContentBias, check_word, geometric, no_autocast, of_each_head
 from posenc.registry import register
 
 
@@ -24,6 +25,7 @@ from posenc.registry import register
     used_by=("Transformer-XL", "XLNet", "Conformer"),
     serves=("text", "long"),
     example={"d_model": 16, "n_heads": 4, "head_dim": 8},
+    variants=({"order": "alternating"},),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
         "longest": None,
@@ -42,7 +44,7 @@ from posenc.registry import register
 class TransformerXL(ContentBias):
     """Add to each score the products of the query and two learned vectors with the key and the distance.
 
-    r is the sinusoid of the distance, sines then cosines. It is never computed for pairs: by the angle sum identities,
+    r is the sinusoid of the distance. It is never computed for pairs: by the angle sum identities,
     (q + v)·W r_{i-j} is a product of a vector of i and a vector of j, for any positions. Source: Dai 2019, section 3.3.
 
     Args:
@@ -50,9 +52,11 @@ class TransformerXL(ContentBias):
         n_heads: Number of query heads.
         head_dim: Dimensions of one head.
         base: 10,000 in the paper.
+        order: Of the sinusoid's entries and the weight's columns: "concatenated" (all sines, then all cosines), or
+            "alternating" as in Conformers, whose linear_pos.weight, unflattened to (n_heads, head_dim, d_model), fits.
 
     Raises:
-        ValueError: d_model is odd, or q has another n_heads or head_dim.
+        ValueError: d_model is odd, order is another word, or q has another n_heads or head_dim.
 
     >>> xl = TransformerXL(d_model=4, n_heads=2, head_dim=4)
     >>> q, p = torch.ones(1, 2, 3, 4), xl.place(torch.arange(3))
@@ -62,15 +66,18 @@ class TransformerXL(ContentBias):
 
     by_distance = True
 
-    def __init__(self, *, d_model: int, n_heads: int, head_dim: int, base: float = 10000.0) -> None:
+    def __init__(
+        self, *, d_model: int, n_heads: int, head_dim: int, base: float = 10000.0, order: Order = "concatenated"
+    ) -> None:
         super().__init__()
+        check_word(self.name, "order", order, "concatenated", "alternating")
         if d_model % 2 or min(d_model, n_heads, head_dim) < 1:
             raise ValueError(
                 f"{self.name}: d_model must be even, because each frequency has a sine and a cosine, and all widths "
                 f"at least 1; got d_model={d_model}, n_heads={n_heads}, head_dim={head_dim}."
             )
         self.d_model, self.n_heads, self.head_dim = d_model, n_heads, head_dim
-        self.base = frequencies.check_base(base, self.name)
+        self.base, self.order = frequencies.check_base(base, self.name), order
         self.u = nn.Parameter(torch.empty(n_heads, head_dim))
         self.v = nn.Parameter(torch.empty(n_heads, head_dim))
         self.weight = nn.Parameter(torch.empty(n_heads, head_dim, d_model))
@@ -96,7 +103,7 @@ class TransformerXL(ContentBias):
         dtype = sin.dtype
         with no_autocast(q.device):  # half precision would round the angles' products
             q, k = q.to(dtype), of_each_head(k.to(dtype), self.n_heads)
-            u, v, weight = (t.to(dtype) for t in (self.u, self.v, self.weight))
+            u, v, weight = (t.to(dtype) for t in (self.u, self.v, self._by_sines()))
             a, b = ((q + v[:, None]) @ weight).chunk(2, dim=-1)
             # a sin(i - j) + b cos(i - j), with the sines and cosines of the difference written out
             of_query = torch.cat((a * sin + b * cos, b * sin - a * cos), -1)
@@ -108,7 +115,12 @@ class TransformerXL(ContentBias):
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads n head_dim"]:
         """Return W r of each distance."""
         sin, cos = self.parts(distance, None, None, dtype)
-        return torch.cat((sin, cos), 1) @ self.weight.to(dtype).mT
+        return torch.cat((sin, cos), 1) @ self._by_sines().to(dtype).mT
+
+    def _by_sines(self) -> Tensor:
+        """Return the weight with the columns of all sines first."""
+        concatenated, weight = self.order == "concatenated", self.weight
+        return weight if concatenated else torch.cat((weight[..., 0::2], weight[..., 1::2]), -1)
 
     def queries(self, q: Float[Tensor, "batch heads q_len head_dim"]) -> Float[Tensor, "batch heads q_len head_dim"]:
         """Return q + v."""

@@ -24,6 +24,29 @@ class Table:
     def __init__(self, table: Tensor, spelling: str | None = None) -> None:
         self.table, self._spelling = table.detach(), spelling
 
+    @classmethod
+    def of(cls, who: str, option: str, given: Any, *shape: int) -> "Table":
+        """Return the numbers that a caller gives, a tensor, an array, nested lists or a Table, in float64.
+
+        Args:
+            who: The encoding's name, for messages.
+            option: That of the argument.
+            given: The numbers.
+            shape: The sizes that they must have.
+
+        Raises:
+            TypeError: They are not real numbers.
+            ValueError: They have another shape, or are not finite.
+        """
+        kept = given.table if isinstance(given, Table) else _numbers(given)
+        if kept is None:
+            raise TypeError(f"{who}: {option} must be a table of real numbers; got {short(given)}.")
+        if tuple(kept.shape) != shape:
+            raise ValueError(f"{who}: {option} must have the shape {shape}; got {tuple(kept.shape)}.")
+        if positions.may_look(kept) and not bool(kept.isfinite().all()):
+            raise ValueError(f"{who}: {option} must be finite; got infinite numbers or NaN.")
+        return given if isinstance(given, cls) else cls(kept)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.table.cpu().numpy(), dtype)
 

@@ -19,7 +19,7 @@ MEANINGS = {
     "slopes": "decrease of the bias per position, one for each head (n_heads,)",
     "bias": "added to the scaled scores before the softmax (n_heads, q_len, k_len); no causal mask",
     "relative_positions": "key position - query position (n_distances,)",
-    "buckets": "the row of the trained table for each relative position (n_distances,)",
+    "buckets": "the row of the trained table for each of relative_positions (n_distances,)",
     "bias_indices": "the row of the trained table for each query and key (q_len, k_len)",
 }
 LAWS = {

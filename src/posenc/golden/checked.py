@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from posenc.golden import biased, scaled
+from posenc.golden import biased, biases, rotations, scaled, scales
 from posenc.golden.configured import SCHEMA
 from posenc.golden.ported import Ported, Rounding
-from posenc.golden.rotations import rotate
 from posenc.golden.writing import MADE_BY, MANIFEST, Array, read
 from posenc.verify.engine.judge import explains, settle
 from posenc.verify.report import Cause, Findings, Report
@@ -127,7 +126,8 @@ def _load(
 
 def _unusable(name: str, file: str, t: Array, right: Array) -> Cause | None:
     if t.shape != right.shape:
-        message = f"{name} has shape {t.shape}, but the golden vectors have {right.shape}"
+        meaning = (rotations.MEANINGS | scales.MEANINGS | biases.MEANINGS).get(name, name)
+        message = f"{name} has shape {t.shape}, but the golden vectors have {right.shape}: {meaning}"
         return finding("subject.shape", message, file=file)
     if not np.isfinite(t.astype(np.float64)).all():
         first = [int(i) for i in np.argwhere(~np.isfinite(t.astype(np.float64)))[0]]
@@ -173,7 +173,7 @@ def _stages(written: Written) -> Iterator[tuple[Ported, tuple[str, ...], Array]]
         return Ported(layer, golden, x, written.roundings[name])
 
     def rotated(cos: Array, sin: Array) -> Array:
-        y = rotate(unit, cos, sign * sin, layer["pairing"], layer["first_dimension"])
+        y = rotations.rotate(unit, cos, sign * sin, layer["pairing"], layer["first_dimension"])
         return np.stack([y, y])
 
     for name in FREQUENCIES:

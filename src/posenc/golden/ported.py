@@ -127,10 +127,12 @@ class Ported(Rotation):
         yield from (fault for fault in super().faults() if self._fits(fault))
 
     def _fits(self, fault: Fault) -> bool:
-        """Return whether a known fault applies to several axes: it moves no text, and keeps the pairs."""
+        """Return whether a known fault applies: sums reach few positions; several axes move no text and keep pairs."""
+        models = [{**self.truth, **fault.change, **fault.change.get(side, {})} for side in ("q", "k")]
+        if any(m["round_sum"] for m in models):
+            return False
         if self.layer["axis_of_pair"] is None:
             return True
-        models = [{**self.truth, **fault.change, **fault.change.get(side, {})} for side in ("q", "k")]
         return all(
             m["pos"] is None and m["by"] == "end" and not callable(m["freq"]) and len(m["freq"]) == self.asked.n_pairs
             for m in models
@@ -198,6 +200,10 @@ def _spec(layer: Mapping[str, Any]) -> dict[str, Any]:
     kind, parameters = layer["rope_type"], dict(layer["parameters"])
     if kind == "default" or kind not in KINDS:
         return spec
+    if kind == "ntk_alpha":  # which only HunYuan's configurations have
+        scaling = {"type": "dynamic", "alpha": layer["factor"]}
+        config = {"model_type": "hunyuan_v1_dense", "max_position_embeddings": layer["original_max_len"]}
+        return spec | {"config": {**config, "rope_theta": layer["base"], "rope_scaling": scaling}}
     if kind == "proportional":
         parameters = {"partial_rotary_factor": parameters["share"]}
     scaling = {"rope_type": kind, "factor": layer["factor"], LENGTH: layer["original_max_len"], **parameters}

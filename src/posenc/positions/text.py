@@ -59,7 +59,10 @@ def padded(attention_mask: Shaped[Tensor, "*batch seq"]) -> Int64[Tensor, "*batc
 
 
 def packed(
-    document_ids: Int[Tensor, "*batch seq"] | None = None, *, cu_seqlens: Int[Tensor, " bounds"] | None = None
+    document_ids: Int[Tensor, "*batch seq"] | None = None,
+    *,
+    cu_seqlens: Int[Tensor, " bounds"] | None = None,
+    total: int | None = None,
 ) -> Int64[Tensor, "*batch seq"]:
     """Restart the count at each document of a packed sequence.
 
@@ -67,9 +70,11 @@ def packed(
         document_ids: A number for each token; a new document starts where it changes.
         cu_seqlens: Alternatively the cumulative lengths (0, first, first + second, ...) of flash kernels. The
             result's length is its last entry, which is read from the device.
+        total: The number of tokens that `cu_seqlens` divides, if the caller knows it: then nothing is read, and a
+            compiled graph stays whole. Tokens after the last bound are one more document.
 
     Raises:
-        TypeError: None or both are given.
+        TypeError: None or both are given, or `total` without `cu_seqlens`.
 
     >>> packed(torch.tensor([7, 7, 7, 9, 9]))
     tensor([0, 1, 2, 0, 1])
@@ -78,10 +83,15 @@ def packed(
     """
     if (document_ids is None) == (cu_seqlens is None):
         raise TypeError("positions.packed needs either document_ids or cu_seqlens; got none or both. Pass one of them.")
-    if document_ids is None:
-        assert cu_seqlens is not None  # checked above
+    if total is not None and cu_seqlens is None:
+        raise TypeError("positions.packed: total belongs to cu_seqlens; document_ids have a length. Leave it out.")
+    if cu_seqlens is not None:
+        if total is not None:
+            tokens, bounds = torch.arange(total, device=cu_seqlens.device), cu_seqlens.long()
+            return tokens - bounds[torch.searchsorted(bounds[1:].contiguous(), tokens, right=True)]
         starts = torch.repeat_interleave(cu_seqlens[:-1].long(), cu_seqlens.diff())
         return torch.arange(starts.shape[0], device=starts.device) - starts
+    assert document_ids is not None  # checked above
     index = torch.arange(document_ids.shape[-1], device=document_ids.device)
     changed = document_ids[..., 1:] != document_ids[..., :-1]
     began = torch.where(changed, index[1:], 0).cummax(-1).values

@@ -34,6 +34,8 @@ _MODULES = {
     "families.counts": "position_fn packed_position_fn learned_rows_fn",
     "families.cache": "cached_model",
     "families.attention": "attention",
+    "families.contents": "scores_fn shift_fn",
+    "families.learned_bias": "learned_bias_fn",
     "laws": "encoding",
 }
 FAMILIES = {convention: module for module, names in _MODULES.items() for convention in names.split()}

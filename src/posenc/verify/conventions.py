@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posenc.verify.spec import encoding_of
+
 _POSITIONS = "positions position pos position_ids pos_ids p ids idx indices input_pos seq_pos token_positions"
 _OFFSET = (
     "offset start start_pos pos_offset seq_offset position_offset past_len past_length cache_len seqlen_offset begin"
@@ -31,7 +33,7 @@ class Convention:
     Args:
         call: What build() returns, how it is called, and the result; a program is called by the same names.
         words: For each argument of the call, the names that identify this convention; empty if any name may.
-            None if it is not a plain call: its type identifies it.
+            None if it is not a plain call: its type identifies it; () if the arguments depend on the encoding.
         called: A word in the function's own name that identifies it.
         encodings: The values of the specification's word encoding that it can judge, in words; empty if any.
     """
@@ -63,6 +65,15 @@ class Convention:
             for names, axes in found
             for name in re.split(", | and ", names)
         }
+
+    @property
+    def signatures(self) -> dict[str, tuple[str, ...]]:
+        """The arguments by encoding, if they depend on it: "f(q, k, table) for NAME".
+
+        >>> CONVENTIONS["shift_fn"].signatures
+        {'transformer_xl': ('x',)}
+        """
+        return {name: tuple(args.split(", ")) for args, name in re.findall(r"\w+\(([\w, ]+)\) for (\w+)", self.call)}
 
 
 CONVENTIONS: Mapping[str, Convention] = {
@@ -179,6 +190,31 @@ CONVENTIONS: Mapping[str, Convention] = {
         (_Q, _K, "", _POSITIONS),
         encodings="rope xpos alibi",
     ),
+    "scores_fn": Convention(
+        "scores(q, k, rel_k) for shaw, scores(q, k, u, v, w_r) for transformer_xl, scores(q, k, rel_k, rel_q) for "
+        "deberta -> scores, or only their term of the position, (batch, heads, q_len, kv_len), before the softmax; q "
+        "(batch, heads, q_len, head_dim) are the last q_len of the kv_len positions of k; shaw: rel_k (2 max_distance "
+        "+ 1, head_dim), row key - query + max_distance; transformer_xl: u, v (heads, head_dim), w_r (heads * "
+        "head_dim, d_model), which projects [sines, cosines] of query - key; deberta: rel_k, rel_q (heads, 2 "
+        "num_buckets or 2 max_distance, head_dim), projected, row query - key (or its bucket) + half the rows",
+        (),
+        encodings="shaw transformer_xl deberta",
+    ),
+    "shift_fn": Convention(
+        "shift(x) for transformer_xl -> x (batch, heads, q_len, kv_len) with column j of key j, where column c of the "
+        'argument has distance kv_len - 1 - c; with "causal": false it has 2 kv_len - 1 columns',
+        (),
+        "shift",
+        encodings="transformer_xl",
+    ),
+    "learned_bias_fn": Convention(
+        "bias(q_len, kv_len, w1, b1, w2, b2, c, threshold) for fire, bias(h, w, w1, b1, w2) for swin_v2, "
+        "bias(h, w, table) for beit -> (heads, q_len, kv_len), in an image of h rows and w columns h*w tokens, for "
+        "beit after a class token; w1 (width, 1 or 2), b1 (width,), w2 (heads, width), b2 (heads,), table "
+        "((2h - 1)(2w - 1) + 3, heads)",
+        (),
+        encodings="fire swin_v2 beit",
+    ),
     "encoding": Convention("a posenc Encoding or a subclass"),
 }
 
@@ -266,7 +302,9 @@ def _by_kind(subject: Any, *, any_call: bool = False) -> list[str]:
 def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return the conventions that fit the arguments of a callable, and whether by names or only by their count."""
     signature, own = _signature_of(subject), str(getattr(subject, "__name__", "")).lower()
-    plain = {name: c for name, c in CONVENTIONS.items() if c.words is not None and _takes(signature, len(c.words))}
+    if signature and (given := [name for name, c in CONVENTIONS.items() if _gets_numbers(signature, own, c, spec)]):
+        return given, True
+    plain = {name: c for name, c in CONVENTIONS.items() if c.words and _takes(signature, len(c.words))}
     if hasattr(subject, "forward") and spec.get("encoding") != "xpos":
         plain.pop("xpos_fn", None)  # a function; modules on (q, k) have another convention
     several = spec.get("encoding") in ("rope2d", "axial_rope", "mrope")
@@ -275,6 +313,19 @@ def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], boo
     if len(spoken) > 1:
         spoken = [name for name in spoken if plain[name].called and plain[name].called in own] or spoken
     return spoken or list(plain), bool(spoken)
+
+
+def _gets_numbers(signature: inspect.Signature, own: str, convention: Convention, spec: Mapping[str, Any]) -> bool:
+    """Return whether a callable takes the learned numbers of an encoding: the one of the specification, or any."""
+    encoding = spec.get("encoding") and encoding_of(spec["encoding"])
+    for name, names in convention.signatures.items():
+        if encoding == name and _takes(signature, len(names)):
+            return True
+        first = {"q": _Q, "k": _K, "x": "" if convention.called in own else "?"}
+        words = tuple(first.get(each, each) for each in names)
+        if encoding is None and _takes(signature, len(names)) and _speaks(signature, words):
+            return True
+    return False
 
 
 def _signature_of(subject: Any) -> inspect.Signature | None:

@@ -97,7 +97,8 @@ def array(found: Any, what: str, *, grad: bool = False) -> Tensor:
     if grad and not isinstance(found, Tensor) and _is_foreign(found):
         raise NotAnsweredError(f"the result is a {type(found).__name__}, which carries no gradients of torch")
     with torch.set_grad_enabled(grad):
-        return _reading(lambda: _dense(_tensor(found), grad), found, what)
+        t: Tensor = _reading(lambda: _dense(_tensor(found), grad), found, what)
+    return t
 
 
 def shaped(t: Any, shape: tuple[int, ...], what: str, *, grad: bool = False, hides: bool = False) -> Tensor:
@@ -109,14 +110,14 @@ def shaped(t: Any, shape: tuple[int, ...], what: str, *, grad: bool = False, hid
         NotAnsweredError: As in `array`.
     """
     if isinstance(t, Tensor) or _reading(lambda: _is_foreign(t), t, what):
-        t = array(t, what, grad=grad)
-        if t.is_complex():
-            raise _unusable("result", f"{what} must return real numbers; got {str(t.dtype)[6:]}", what)
-        if tuple(t.shape) != shape:
-            raise _unusable("shape", f"{what} must return a tensor of shape {shape}; got {tuple(t.shape)}", what)
-        if not hides and bool(t.isinf().any()):
+        read: Tensor = array(t, what, grad=grad)
+        if read.is_complex():
+            raise _unusable("result", f"{what} must return real numbers; got {str(read.dtype)[6:]}", what)
+        if tuple(read.shape) != shape:
+            raise _unusable("shape", f"{what} must return a tensor of shape {shape}; got {tuple(read.shape)}", what)
+        if not hides and bool(read.isinf().any()):
             raise _unusable("not_finite", f"{what} returned infinity", what)
-        return t
+        return read
     raise _unusable("result", f"{what} must return a tensor of shape {shape}; got {type(t).__name__}", what)
 
 

@@ -56,6 +56,9 @@ READS = {  # words that change the right answer, by convention
     "learned_rows_fn": "offset start padding padding_idx table_rows max_positions origin",
     "cached_model": _MODEL,
     "attention": _SCORES,
+    "scores_fn": ("heads head_dim dim d_model base scale causal max_distance table_rows direction num_buckets variant"),
+    "shift_fn": "causal",
+    "learned_bias_fn": "heads causal window pretrained_window",
 }
 WORDS = {"encoding", "kind", *(word for words in READS.values() for word in words.split())}
 READS["encoding"] = " ".join(sorted(WORDS))
@@ -77,13 +80,15 @@ def _ours(**others: str) -> dict[str, str]:
 _MEANT = _ours(  # other names of our words and of their values
     base="theta rope_theta rotary_base",
     heads="n_heads num_heads num_attention_heads nheads",
-    num_buckets="n_buckets relative_attention_num_buckets",
+    num_buckets="n_buckets relative_attention_num_buckets position_buckets",
+    max_distance="max_relative_positions max_relative_position relative_attention_max_distance",
     layout="pairing",
     max_positions="max_position_embeddings max_len max_seq_len",
     scaling="rope_scaling rope_type rope_parameters",
     window="sliding_window window_size",
     section="sections mrope_section",
     widths="axes_dim axes_dims axis_dims rope_axes_dim axes_dims_rope rope_dim_list",
+    pretrained_window="pretrained_window_size",
     interleaved="mrope_interleaved",
 )
 _LAYOUTS_MEANT = _ours(
@@ -95,6 +100,9 @@ _ENCODINGS_MEANT = _ours(
     rope2d="rope_2d rope-2d",
     mrope="m_rope m-rope",
     axial_rope="axial rope_nd vision_rope rope3d rope_3d rope-3d",
+    transformer_xl="transformer-xl transfo_xl transfo-xl",
+    deberta="deberta_v2 deberta-v2 deberta_v3 deberta-v3",
+    swin_v2="swinv2 swin-v2",
 )
 SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # shares of head_dim, in place of rotary_dim
 _OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # similar to ours, but not misspelt
@@ -188,6 +196,11 @@ def _layout(asked: Mapping[str, Any], convention: str) -> str:
     return str(ours)
 
 
+def encoding_of(said: Any) -> str:
+    """Return an encoding's name in our words."""
+    return _ENCODINGS_MEANT.get(str(said).lower(), str(said).lower())
+
+
 def _encoding(asked: dict[str, Any]) -> list[str]:
     """Write the encoding in lower case and report an unknown one; refuse a misspelt one."""
     from posenc import registry
@@ -195,7 +208,7 @@ def _encoding(asked: dict[str, Any]) -> list[str]:
 
     if (said := asked.get("encoding")) is None:
         return []
-    name = asked["encoding"] = _ENCODINGS_MEANT.get(said.lower(), said.lower())
+    name = asked["encoding"] = encoding_of(said)
     if name.startswith("alibi@") and name not in versions.BIASES:
         raise ValueError(f"verify: unknown definition {said[:100]!r}. Use one of {_list(versions.BIASES)}.")
     known = {*ENCODINGS, *registry.names(), *registry.card("mrope").keys, *versions.BIASES}

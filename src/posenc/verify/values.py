@@ -55,7 +55,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
             *("true or false", lambda said: isinstance(said, int) and said in (0, 1)),
         ),
         ("window", "the number of keys that a query sees, or rows and columns", _is_extent),
-        ("grid", "rows and columns of an image", _is_extent),
+        ("grid pretrained_window", "rows and columns of an image", _is_extent),
         ("section widths", "a list of whole numbers", _is_list),
         ("n_axes", "a whole number from 1 to 8", lambda said: _is_whole(said, 1, 8)),
         ("axes", "a word, or a list with the axis of each pair", lambda said: isinstance(said, str) or _is_axes(said)),
@@ -80,6 +80,7 @@ _NAMES = {
         ("slopes_fn.variant", "bias_fn.variant", "score_mod.variant"), f"{_ALIBIS} learned symmetric one-sided"
     ),
     **dict.fromkeys(("direction", "origin", "attention.order", "cached_model.order"), "any"),
+    "scores_fn.direction": "any key-query query-key",
     "activation_dtype": "float32 float64 bfloat16 float16",
 }
 

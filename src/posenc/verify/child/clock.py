@@ -41,9 +41,8 @@ class Clock:
 
     def _judge(self) -> None:
         total = _processor_time(self.session)
-        worked = self.worked if None in (total, self.begun) else total - self.begun
-        if worked > self.worked:
-            self.worked, self.moved = worked, self.passed
+        if total is not None and self.begun is not None and total - self.begun > self.worked:
+            self.worked, self.moved = total - self.begun, self.passed
         if min(self.worked, self.passed) > self.seconds:
             self.late = "works"
         elif self.passed - self.moved > self.idle or self.passed > PATIENCE * self.seconds:

@@ -71,9 +71,13 @@ class Family(ABC):
             CannotTellError: The answers show nothing that can be judged.
         """
 
-    def plausible(self, fault: Fault, wrong: Sequence[Seen]) -> bool:
-        """Return False if the wrong answers exclude a fault at a glance, which saves predictions."""
-        return True
+    def plausible(self, faults: Sequence[Fault], wrong: Sequence[Seen]) -> Sequence[Fault]:
+        """Return the faults that the wrong answers do not exclude at a glance, which saves predictions."""
+        return faults
+
+    def excludes(self, seen: Seen, model: Model) -> bool:
+        """Return True if a quick look shows that a model does not explain an answer, which saves a prediction."""
+        return False
 
     def free(self) -> Iterable[Choice]:
         """Yield the allowed alternatives to the truth, and differences that scores do not show."""

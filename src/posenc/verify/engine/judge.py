@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from posenc.verify import rules
 from posenc.verify.engine.family import Family
 from posenc.verify.engine.observe import STATE_KEPT, observe
 from posenc.verify.engine.records import CannotTellError, Choice, Fault, Model, Seen, Verdict
 from posenc.verify.report import Cause
 
+LARGE = 1 << 14  # numbers of the smallest wrong answer, above which pairs of faults take too long to try
 ENOUGH = 16  # a fault does not explain this many numbers of one answer by chance
 
 
@@ -108,7 +110,10 @@ def _far(family: Family, seen: Sequence[Seen], model: Model) -> float:
 
 def explains(family: Family, model: Model, some: Sequence[Seen]) -> bool:
     """Return whether a model predicts all given answers, as far as scores show."""
-    return all(bool((family.off(s, family.predict(model, s.case), model) <= 1).all()) for s in some)
+    return all(
+        not family.excludes(s, model) and bool((family.off(s, family.predict(model, s.case), model) <= 1).all())
+        for s in some
+    )
 
 
 def _right(family: Family, seen: Sequence[Seen], choice: Choice, model: Model) -> Verdict:
@@ -156,27 +161,36 @@ def explanation(readings: Sequence[Reading]) -> tuple[Reading, list[Fault]]:
     by_kind = _by_kind(reading)
     if by_kind is not None and "near" not in reading.wrong_kinds:
         return reading, [by_kind]
-    faults = [fault for fault in reading.family.faults() if reading.family.plausible(fault, reading.wrong)]
+    faults = reading.family.plausible([f for f in reading.family.faults() if _says_something(f)], reading.wrong)
     for each in readings:
         if (fault := _first(each, faults, [each.seen, each.wrong])) is not None:
             return each, [fault, *_of_branches(each, faults, fault)]
-    return reading, _weaker(reading, faults, by_kind)
+    return _weaker(readings, faults, by_kind)
 
 
-def _weaker(reading: Reading, faults: Sequence[Fault], by_kind: Fault | None) -> list[Fault]:
+def _weaker(readings: Sequence[Reading], faults: Sequence[Fault], by_kind: Fault | None) -> tuple[Reading, list[Fault]]:
     """Return a fault that is measured, explains part of the answers, or explains them together with another."""
+    reading = readings[0]
     family, of_kinds = reading.family, list(_of_kinds(reading))
     if not family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
-        return [fault, *_of_branches(reading, faults, fault)]
-    if (fault := family.read(reading.seen, reading.wrong, reading.best)) is not None:
-        return [fault]
+        return reading, [fault, *_of_branches(reading, faults, fault)]
+    for each in readings:
+        fault = family.read(each.seen, each.wrong, each.best)
+        if fault is not None and _says_something(fault):
+            return each, [fault]
     if family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
-        return [fault]
+        return reading, [fault]
     if (pair := _two(reading, faults[: family.pairs])) is not None:
-        return list(pair)
+        return reading, list(pair)
     if by_kind is not None:
-        return [by_kind]
-    return [_most(reading, faults) or family.unknown(reading.seen, reading.wrong, reading.best)]
+        return reading, [by_kind]
+    last = _most(reading, faults) or family.unknown(reading.seen, reading.wrong, reading.best)
+    return reading, [last if _says_something(last) else Fault(family.mismatch)]
+
+
+def _says_something(fault: Fault) -> bool:
+    """Return whether the fault's message has different values for what was found and what was asked."""
+    return "message" in fault.values or not rules.find(fault.code).says_nothing(fault.values)
 
 
 def _first(reading: Reading, faults: Sequence[Fault], parts: Sequence[Sequence[Seen]]) -> Fault | None:
@@ -219,6 +233,8 @@ def _of_branches(reading: Reading, faults: Sequence[Fault], first: Fault) -> Ite
 
 def _two(reading: Reading, faults: Sequence[Fault]) -> tuple[Fault, Fault] | None:
     """Return two faults that together explain what neither of them explains."""
+    if min(s.value.size for s in reading.wrong) > LARGE:
+        return None
     for one, other in combinations(faults, 2):
         if set(one.change) & set(other.change):
             continue

@@ -10,7 +10,7 @@ import torch
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, precision
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.records import FLOAT32, Array, Model, kind
-from posenc.verify.families import added_faults, added_reading, added_words
+from posenc.verify.families import added_faults, added_places, added_reading, added_words
 from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding, ready
 from posenc.verify.families.added_faults import FACTORS, ROWS, RULES, STAGES, T2T
 from posenc.verify.families.added_reading import near_ones
@@ -89,6 +89,7 @@ class Sinusoid(Added):
             "lanes": None,  # for each dimension its index in the definition, if they are permuted
             "place": "",  # a wrong way to count rows
             **{"start": 0.0, "gain": 1.0, "keep": 1.0, "factor": 1.0},  # the last one multiplies all frequencies
+            "summed": False,  # each row is the sum of the encodings up to it
             **{f"round_{stage}": None for stage in STAGES},
             **self.readings[0],
         }
@@ -182,6 +183,8 @@ class Sinusoid(Added):
                 np.broadcast_to(a[..., lanes], full).reshape(-1, full[-1])
                 for a in self.code(model, self.positions(model, case.args[-1]))
             )
+            if model["summed"]:
+                code = code.reshape(full).cumsum(-2).reshape(code.shape)
             self._last = model, case, (model["gain"] * code, abs(model["gain"]) * slack)
         return self._last[2]
 
@@ -258,6 +261,7 @@ class Sinusoid(Added):
         """Yield wrong ways to count rows."""
         for words, (_, code) in ROWS.items():
             yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
+        yield Fault("sinusoidal.sum_of_rows", {"summed": True})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return a fault measured from the rows: a factor, positions, a base."""
@@ -266,7 +270,19 @@ class Sinusoid(Added):
             for ask in (added_reading.scaled, added_reading.shifted, added_reading.base):
                 if (fault := ask(self, some, model)) is not None:
                     return fault
-        return next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)
+        if (fault := next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)) is not None:
+            return fault
+        readings = (*self.readings, *({**self.readings[0], **change} for change in self.moved))
+        whole = [s for s in near_ones(seen) if s.case.args[-1][-1] > 1]
+        return self.described(whole, [{**self.truth, **reading} for reading in readings])
+
+    def described(self, near: Sequence[Seen], models: Sequence[Model]) -> Fault | None:
+        """Return which positions the rows encode, if they encode any."""
+        return added_places.of_text(self, near, models) if near else None
+
+    def parts(self, model: Model) -> list[Array]:
+        """Return the dimensions that encode each axis."""
+        return [np.arange(self.calls.dim)] if model["lanes"] is None else []
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return the fault that later, long or coarse calls show, if short ones are right."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import FLOAT32, Array, Model
+from posenc.verify.families.counts_faults import SPLITS
 
 STAGES = ("positions", "frequencies", "product", "table")  # any of them may be rounded to half precision
 Frequencies = Callable[[Array, int, float], Array]  # indices of the pairs, width, base -> radians per position
@@ -45,7 +46,10 @@ _RULES: Mapping[str, Mapping[str, Frequencies | tuple[Frequencies, Frequencies]]
         "position / base**(2(k // 2)/d), two pairs alike": lambda k, d, b: b ** (-(k // 2) * 2 / d),
         "position / base**(4(k // 2)/d), two pairs alike": lambda k, d, b: b ** (-(k // 2) * 4 / d),
     },
-    "frequency.index_from_one": {"position / base**(2(k + 1)/d)": linear(2, 2)},
+    "frequency.index_from_one": {
+        "position / base**(2(k + 1)/d)": linear(2, 2),
+        "position / base**((2k + 1)/d)": linear(2, 1),
+    },
     "frequency.integer_division": {"position / base**0, the exponent 2k/d rounded down to 0": linear(0)},
     "frequency.inverted": {
         "position * base**(2k/d)": linear(-2),
@@ -150,6 +154,10 @@ def wave(model: Model, p: Array, d: int) -> tuple[Array, Array]:
     return code, slack
 
 
+def _split(order: Callable[[int], Array]) -> "Written":
+    return lambda b, t, m, n: order(n)[t.astype(int)] + 0 * b
+
+
 # Wrong positions of rows: (indices of the texts (b, 1), of the rows (1, n), how many of each) -> positions, and
 # the finding code without the family.
 Written = Callable[[Array, Array, int, int], Array]
@@ -166,4 +174,17 @@ ROWS: Mapping[str, tuple[Written, str]] = {
     "row t of n has position t / n": (lambda b, t, m, n: t / n, "position.normalised"),
     "row t of n has position t / (n - 1)": (lambda b, t, m, n: t / max(n - 1, 1), "position.normalised"),
     "row t has position 2t": (lambda b, t, m, n: 2 * t, "position.stride"),
+    "row t has position 0 + 1 + ... + t, a sum of positions": (lambda b, t, m, n: t * (t + 1) / 2, "position.summed"),
+    "rows have positions 0, 1, -1, 2, -2, ...": (
+        lambda b, t, m, n: (t + 1) // 2 * (2 * (t % 2) - 1),
+        "position.zigzag",
+    ),
+    "rows have positions 0, -1, 1, -2, 2, ...": (
+        lambda b, t, m, n: (t + 1) // 2 * (1 - 2 * (t % 2)),
+        "position.zigzag",
+    ),
+    **{
+        f"rows have the positions of tokens that are split over devices: {words}": (_split(order), "position.zigzag")
+        for words, order in SPLITS.items()
+    },
 }

@@ -8,6 +8,7 @@ import numpy as np
 
 from posenc.definitions import versions
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
+from posenc.verify.engine.judge import explains
 from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import slopes, tables
@@ -45,6 +46,7 @@ class Alibi(Biases):
         self.truth = {**slopes.truth(spec), "mask": self.masks()[0]}
         self.definition = slopes.definition(self.truth)
         self.found: dict[int, Array] = {}  # the measured slopes, by the number of heads
+        self.end = 0  # the smallest wrong distance of a long row; 0 if all are right
 
     def cases(self) -> Iterator[Case]:
         """Yield squares, calls with a cache, calls after other calls, and a long row."""
@@ -63,7 +65,7 @@ class Alibi(Biases):
             if not self.heads:
                 yield Case("again", (2 * n, 10, 10, n, 10, 10))
         # the longest possible row, since a table may end before; twice the window, to see where it ends
-        usual, beyond = int(min(2200, (1.2e7 / max(n, 1)) ** 0.5)), min(2 * (self.window or 0) + 8, LONGEST)
+        usual, beyond = int(min(2080, (4e7 / max(n, 1)) ** 0.5)), min(2 * (self.window or 0) + 8, LONGEST)
         case = None
         for k_len in sorted({FAR, 520, usual, max(usual, beyond)}) if self.causal else (FAR, 300):
             size = (n, 1 if self.causal else k_len, k_len)
@@ -89,10 +91,18 @@ class Alibi(Biases):
         read = {s.case.args[0]: _slopes(s.value) for s in near}
         telling = sorted(read, key=lambda n: n < 3 or not slopes.is_power(n))
         self.found = {n: read[n] for n in telling if len(read[n]) and np.isfinite(read[n]).all()}
+        self.end = next((self._end(s) for s in reversed(seen) if s.case.args[2] >= FAR), 0)
         if self.spec.get("variant") == "learned" and self.found:
             if not any(s.any() for s in self.found.values()):
                 raise CannotTellError("all learned slopes are 0: the bias has no effect")
             self.truth = {**self.truth, "given": {n: np.abs(s) for n, s in self.found.items()}}
+
+    def _end(self, s: Seen) -> int:
+        """Return the smallest distance of the last query that a long answer has wrong; 0 if there is none."""
+        predicted = self.predict(self.truth, s.case)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            off = self.off(s, predicted, self.truth)
+        return int((off.reshape(-1, *off.shape[-2:])[:, -1, ::-1].max(0) > 1).argmax())
 
     def steps_of(self, model: Model, n: int) -> Array:
         """Return the slopes of n heads with a model's parameters."""
@@ -143,6 +153,14 @@ class Alibi(Biases):
                 yield Choice({"mask": mask, "ahead": ahead * self.truth["ahead"]})
 
     faults = slopes.faults
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return what is wrong with slopes, if the measured ones explain all answers."""
+        off = (s for s in wrong if len(s.value) != s.case.args[0])
+        measured = {**model, "given": self.found, "factor": 1.0}
+        if next(off, None) is None and not explains(self, measured, wrong):
+            return None
+        return slopes.described(self)
 
     def reordered(self) -> dict[int, Array]:
         """Return the right slopes in the order of the measured ones, if they are only permuted; else an empty dict."""

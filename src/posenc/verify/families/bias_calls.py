@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -175,6 +174,7 @@ class Biases(Family):
             raise ValueError(f"verify: window must be the number of keys that a query sees; got {said}")
         self.hides: frozenset[str] = frozenset()  # where one call hides keys, so that all must
         self.lowest = 0.0  # the lowest bias of a decode step
+        self.nearest = np.inf  # the smallest distance that is hidden, not counting keys ahead
         right = "near cached" if self.causal and convention != "slopes_fn" else "near"
         self.kinds = (kind(self.state, "again", right), kind(f"{self.word}.axis.batch", "row", right))
 
@@ -229,6 +229,8 @@ class Biases(Family):
         # far keys are as low by their distance as near ones that are hidden
         seen = Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
         places = {"ahead": distance(size) < 0, "beyond": distance(size) >= (self.window or np.inf)}
+        if (d := distance(size)[gone(seen).any(0) & (distance(size) > 0)]).size:
+            self.nearest = min(self.nearest, float(d.min()))
         self.hides |= {where for where, at in places.items() if gone(seen)[:, at].any()}
         return seen
 
@@ -244,10 +246,11 @@ class Biases(Family):
         return np.where(mask.sees(d), super().off(seen, predicted, model), 0.0)
 
     def windows(self) -> Iterator[Fault]:
-        """Yield windows with one key more or less."""
-        for mask, by in product(self.masks() if self.window else (), (1, -1)):
-            values = {"sees": self.window + by, "window": self.window}
-            yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=mask.reach + by)}, values)
+        """Yield windows with another number of keys."""
+        for mask in self.masks() if self.window else ():
+            for reach in sorted({mask.reach + 1, mask.reach - 1, self.nearest - 1} - {mask.reach, np.inf}):
+                values = {"sees": int(self.window + reach - mask.reach), "window": self.window}
+                yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=reach)}, values)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong with the keys that a bias hides, if anything."""

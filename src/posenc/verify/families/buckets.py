@@ -1,48 +1,84 @@
 """Buckets of distances: T5's rule with every choice a parameter, and DeBERTa-v2's signed buckets."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import torch
 
-from posenc import definitions
 from posenc.verify import guard
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.report import Cause
 
-FEW = (-3, 0, 5, 1)
+FEW = (-3, 0, 40, -60, 5, 1)
 TOPS = (1 << 40, 1500, 500, 120)  # a table of buckets may end before the farthest distances
+MOST = 40  # largest distances that are tried if the answers leave several
 LASTS = {  # wrong ends of far distances
     "none": "run on past the last bucket of their side",
     "side": "stop one bucket too high",
+    "side - 2": "stop one bucket too low",
     "all - 1": "stop at the last of all buckets, not of their side",
 }
 
 
-def _shares(d: Array, exact: int, side: int, top: int) -> Mapping[str, Array]:
-    """Return how many buckets beyond the exact ones a distance is, before rounding down, for each wrong rule."""
-    rest, span = side - exact, math.log(top / exact) if top > exact else 1e-3
-    ratio = np.log(d / exact)
-    right = ratio / span * rest
-    return {
-        "": right,
-        "the logarithm is spread over all buckets of a side, not only over the inexact ones": ratio / span * side,
-        "it uses log(|d|) instead of log(|d| / exact)": np.log(d) / span * rest,
-        "it uses log(max_distance) instead of log(max_distance / exact)": ratio / math.log(top) * rest,
-        "it uses log(|d|) / log(max_distance), neither divided by exact": np.log(d) / math.log(top) * rest,
-        "it uses log(1 + |d| / exact) instead of log(|d| / exact)": np.log1p(d / exact) / span * rest,
-        "log2 is divided by a natural logarithm": right / math.log(2),
-        "a natural logarithm is divided by log2": right * math.log(2),
-        "the number of exact buckets is not added to the logarithm's share": right - exact,
-        "distances beyond the exact ones are spread evenly": (d - exact) / max(top - exact, 1) * rest,
-        "it is rounded to the nearest number, not down": right + 0.5,
-        "it is rounded up, not down": right + 1,
-    }
+RENUMBERED = {  # wrong numbers of the rows
+    "they start at 1": lambda rows, n: rows + 1,
+    "they are counted from the last": lambda rows, n: n - 1 - rows,
+}
+
+
+INSIDE = 1e-3  # whole numbers are moved so far from the edge of a bucket
+
+
+def _right(d: Array, exact: int, side: int, top: int) -> Array:
+    """Return how many buckets beyond the exact ones a distance is, before rounding down."""
+    share: Array = np.log(d / exact) / (math.log(top / exact) if top > exact else 1e-3) * (side - exact)
+    return share
+
+
+Share = Callable[[Array, int, int, int], Array]
+WHOLE: Mapping[str, Share] = {  # integer divisions in the logarithm
+    "|d| / exact is rounded down before the logarithm": lambda d, e, side, top: _right(
+        e * (np.maximum(d, e) // e + INSIDE), e, side, top
+    ),
+    "max_distance / exact is rounded down before the logarithm": lambda d, e, side, top: (
+        np.log(d / e) / np.log(top // e) * (side - e)
+    ),
+    "the logarithms are divided as whole numbers": lambda d, e, side, top: (
+        np.floor(_right(d, e, side, top) / (side - e)) * (side - e) + INSIDE
+    ),
+    "log(max_distance) is divided by log(exact) as a whole number": lambda d, e, side, top: (
+        np.log(d / e) / (np.log(top) // np.log(e)) * (side - e)
+    ),
+}
+SHARES: Mapping[str, Share] = {
+    "": _right,
+    "the logarithm is spread over all buckets of a side, not only over the inexact ones": lambda d, e, side, top: (
+        _right(d, e, side, top) / (side - e) * side
+    ),
+    "it uses log(|d|) instead of log(|d| / exact)": lambda d, e, side, top: _right(d * e, e, side, top),
+    "it uses log(max_distance) instead of log(max_distance / exact)": lambda d, e, side, top: (
+        np.log(d / e) / math.log(top) * (side - e)
+    ),
+    "it uses log(|d|) / log(max_distance), neither divided by exact": lambda d, e, side, top: (
+        np.log(d) / math.log(top) * (side - e)
+    ),
+    "it uses log(1 + |d| / exact) instead of log(|d| / exact)": lambda d, e, side, top: _right(d + e, e, side, top),
+    "it uses log((|d| + 1) / exact) instead of log(|d| / exact)": lambda d, e, side, top: _right(d + 1, e, side, top),
+    "log2 is divided by a natural logarithm": lambda d, e, side, top: _right(d, e, side, top) / math.log(2),
+    "a natural logarithm is divided by log2": lambda d, e, side, top: _right(d, e, side, top) * math.log(2),
+    "the number of exact buckets is not added to the logarithm's share": lambda d, e, side, top: (
+        _right(d, e, side, top) - e
+    ),
+    "distances beyond the exact ones are spread evenly": lambda d, e, side, top: (d - e) / max(top - e, 1) * (side - e),
+    "it is rounded to the nearest number, not down": lambda d, e, side, top: _right(d, e, side, top) + 0.5,
+    "it is rounded up, not down": lambda d, e, side, top: _right(d, e, side, top) + 1,
+    **WHOLE,
+}
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -72,6 +108,9 @@ class T5(Family):
             "shift": 0,  # added to key - query
             "reach": 0,  # added to the distance
             "formula": "",
+            "zero": False,  # the query's own key counts as a key ahead
+            "number": None,  # what a short type or a modulo makes of query - key, but not of its sign
+            "renumbered": "",
             "hidden": False,  # keys ahead are not compared
         }
         exact = self.n_buckets // (4 if both else 2)  # a decoder's if no side is declared
@@ -84,6 +123,7 @@ class T5(Family):
         far = [int(self.max_distance * f) for f in (0.5, 0.7, 0.9, 0.99, 1, 1.01, 1.5, 2, 3, 8, 10, 100, 1000)]
         side = np.unique(np.maximum(np.concatenate([dense, [d + o for d in far for o in (-1, 0, 1)]]), 1))
         self.rel = np.concatenate([-side[::-1], [0], side]).astype(np.float64)
+        self.answers: dict[float, float] = {}
 
     def cases(self) -> Iterator[Case]:
         """Yield all distances in both orders, as far as the subject allows, and a few separately."""
@@ -92,7 +132,7 @@ class T5(Family):
             near = self.rel[np.abs(self.rel) <= top]
             asked = Case("near", (np.stack([near, near[::-1]]),), f"bucket of {2 * len(near)} distances", False, asked)
         yield from [asked] if asked else []
-        yield Case("near", (np.array(FEW),), "bucket of 4 distances", optional=True)
+        yield Case("near", (np.array(FEW),), f"bucket of {len(FEW)} distances", optional=True)
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the buckets."""
@@ -103,6 +143,10 @@ class T5(Family):
             cause = Cause(f"{self.definition}.bucket.not_integer", message, 1.0, {"call": case.words})
             raise guard.SubjectError(cause)
         return Seen(case, found.double().numpy(), 0.0)
+
+    def look(self, seen: Sequence[Seen]) -> None:
+        """Keep the row of each distance."""
+        self.answers = {rel: row for s in seen for rel, row in zip(s.case.args[0].flat, s.value.flat, strict=True)}
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return rows that depend on the other distances of a call."""
@@ -131,13 +175,17 @@ class T5(Family):
         d = (rel + model["shift"]) * model["sign"]
         both, n_buckets = model["bidirectional"], model["n_buckets"]
         side = n_buckets // model["halves"] if both else n_buckets
-        start = (d < 0) * float(int(model["ahead"] * n_buckets)) * both
+        start = ((d < 0) | ((d == 0) & model["zero"])) * float(int(model["ahead"] * n_buckets)) * both
+        d = d if model["number"] is None else model["number"](d)
         distance = np.maximum((np.abs(d) if both else np.maximum(d, 0)) + model["reach"], 0)
         exact = max(int(side * model["exact"]), 1)
-        share = _shares(np.maximum(distance, 1), exact, side, model["max_distance"])[model["formula"]]
-        far = exact + np.clip(np.trunc(share + 1e-9), -1e6, 1e6)
-        last = {"side - 1": side - 1, "all - 1": n_buckets - 1, "side": side, "none": 1 << 30}[model["last"]]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = SHARES[model["formula"]](np.maximum(distance, 1), exact, side, model["max_distance"])
+        far = exact + np.clip(np.trunc(np.nan_to_num(share) + 1e-9), -1e6, 1e6)
+        lasts = {"side - 1": side - 1, "side - 2": side - 2, "all - 1": n_buckets - 1, "side": side, "none": 1 << 30}
+        last = lasts[model["last"]]
         rows = start + np.where(distance < exact, distance, np.minimum(far, last))
+        rows = RENUMBERED[model["renumbered"]](rows, n_buckets) if model["renumbered"] else rows
         edge = (np.abs(share - np.round(share)) < 1e-5 * max(side, 32)) & (distance >= exact) & (far <= last)
         middle, hidden = (self.n_buckets - 1) / 2, (rel > 0) & model["hidden"]  # any row of the table is right
         return np.where(hidden, middle, rows), np.where(hidden, middle, np.where(edge, 1.0, 0.5))
@@ -169,6 +217,7 @@ class T5(Family):
         yield from (fault for fault in numbers if fault.change in ({"max_distance": 128}, {"n_buckets": 32}))
         yield Fault("t5.bucket.bidirectional", {"bidirectional": not both})
         yield Fault("t5.bucket.sign_lost", {"ahead": 0.0})
+        yield Fault("t5.bucket.zero_ahead", {"zero": True})
         for code, halves, starts in ("not_halved", 1, (0.5, 1.0)), ("halved_twice", 4, (0.5, 0.25)):
             yield from (Fault(f"t5.bucket.{code}", {"halves": halves, "ahead": ahead}) for ahead in starts)
         for share, name in (0.25, "a quarter"), (1.0, "all"):
@@ -176,9 +225,66 @@ class T5(Family):
         for by in (1, -1):
             for name, what in ("reach", "|distance|"), ("shift", "key - query"):
                 yield Fault("t5.bucket.off_by_one", {name: by}, {"what": what, "by": by})
-        for words in _shares(np.ones(1), 8, 16, 128):
-            yield Fault("t5.bucket.formula", {"formula": words}, {"words": words})
+            inside = lambda d, by=by: d - by  # noqa: E731
+            yield Fault("t5.bucket.off_by_one", {"number": inside}, {"what": "|key - query|, inside of it,", "by": by})
+        for words in SHARES:
+            code = "integer_division" if words in WHOLE else "formula"
+            yield Fault(f"t5.bucket.{code}", {"formula": words}, {"words": words})
         yield from numbers
+        yield from (Fault("t5.bucket.renumbered", {"renumbered": words}, {"words": words}) for words in RENUMBERED)
+        for end in dict.fromkeys((256, 128, top, n)):
+            for again in (lambda rel, m=end: np.fmod(rel, m), lambda rel, m=end: (rel + m) % (2 * m) - m):
+                yield Fault("t5.bucket.wrapped", {"number": again}, {"end": end})
+        yield from self._measured()
+
+    def _measured(self) -> Iterator[Fault]:
+        """Yield the number of buckets and the largest distance that the answers show."""
+        behind = {int(r): int(row) for r, row in self.answers.items() if (r < 0) != (self.truth["sign"] > 0)}
+        side = max(behind.values(), default=0) + 1
+        exact, both = side // 2, self.truth["bidirectional"]
+        if side < 4:
+            return
+        used = side * (2 if both else 1)
+        changes = {} if used == self.n_buckets else {"n_buckets": used}
+        if changes:
+            yield Fault("t5.bucket.num_buckets_hardwired", changes, {"used": used, "asked": self.n_buckets})
+        low, high = 1.0, float(exact**2)
+        for (near, row), (far, other) in pairwise(sorted((abs(r), row) for r, row in behind.items())):
+            if other > row >= exact:  # the share of the far one reaches its row, that of the near one does not
+                high = min(high, (far / exact) ** ((side - exact) / (other - exact)))
+                low = max(low, (near / exact) ** ((side - exact) / (row + 1 - exact)))
+        for top in range(math.floor(low * exact), math.ceil(high * exact) + 1)[:MOST]:
+            values = {"used": top, "asked": self.max_distance}
+            if top > exact and top != self.max_distance:
+                yield Fault("t5.bucket.max_distance_hardwired", {**changes, "max_distance": top}, values)
+
+
+# wrong buckets of query - key, from mid, max_distance and the share of buckets beyond mid
+DEBERTA: Mapping[str, Callable[[Array, int, int, Array], Array]] = {
+    "far distances are rounded down, not up": lambda d, mid, top, s: _signed(d, mid, mid + np.floor(s + 1e-9)),
+    "it uses log(max_distance / mid), not log((max_distance - 1) / mid)": lambda d, mid, top, s: _signed(
+        d, mid, mid + np.ceil(s * math.log((top - 1) / mid) / math.log(top / mid) - 1e-9)
+    ),
+    "the share is multiplied by mid, not by mid - 1": lambda d, mid, top, s: _signed(
+        d, mid, mid + np.ceil(s * mid / (mid - 1) - 1e-9)
+    ),
+    "far distances are all positive": lambda d, mid, top, s: np.where(np.abs(d) <= mid, d, mid + np.ceil(s - 1e-9)),
+    "far distances are all negative": lambda d, mid, top, s: np.where(np.abs(d) <= mid, d, -mid - np.ceil(s - 1e-9)),
+    "no distance has a sign": lambda d, mid, top, s: np.abs(_signed(d, mid, mid + np.ceil(s - 1e-9))),
+    "near distances are all positive": lambda d, mid, top, s: np.where(
+        np.abs(d) <= mid, np.abs(d), np.sign(d) * (mid + np.ceil(s - 1e-9))
+    ),
+    "near distances are all negative": lambda d, mid, top, s: np.where(
+        np.abs(d) <= mid, -np.abs(d), np.sign(d) * (mid + np.ceil(s - 1e-9))
+    ),
+    "mid is not added to the share of far distances": lambda d, mid, top, s: _signed(d, mid, np.ceil(s - 1e-9)),
+    "far distances all have the last exact bucket": lambda d, mid, top, s: np.clip(d, -mid, mid),
+    "every distance has a bucket of its own": lambda d, mid, top, s: d,
+}
+
+
+def _signed(d: Array, mid: int, far: Array) -> Array:
+    return np.where(np.abs(d) <= mid, d, np.sign(d) * far)
 
 
 class Deberta(T5):
@@ -189,15 +295,20 @@ class Deberta(T5):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, {"num_buckets": 256, "max_distance": 512, **spec})
         self.rel = np.arange(-self.max_distance + 1, self.max_distance, dtype=np.float64)
-        self.truth = {"sign": 1, "start": 0, "clamped": False}
+        sizes = {"n_buckets": self.n_buckets, "max_distance": self.max_distance}
+        self.truth = {"sign": 1, "start": 0, "clamped": False, "formula": "", **sizes}
 
     def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
-        """Return the signed buckets, and 1 beyond the exact ones, where rounding may move the edges."""
-        bucket = definitions.scores._deberta_bucket
-        plain = np.array([float(bucket(-int(r), self.n_buckets, self.max_distance)) for r in rel.flat])
-        rows = model["sign"] * plain.reshape(rel.shape) + model["start"]
+        """Return the signed buckets, and 1 where rounding may move one."""
+        d, mid = -rel, model["n_buckets"] // 2
+        share = np.log(np.maximum(np.abs(d), mid) / mid) / math.log((model["max_distance"] - 1) / mid) * (mid - 1)
+        plain = np.where(np.abs(d) <= mid, d, np.sign(d) * (mid + np.ceil(share - 1e-9)))
+        edge = (np.abs(d) > mid) & (np.abs(share - np.round(share)) < 1e-5 * mid)
+        if model["formula"]:
+            plain, edge = DEBERTA[model["formula"]](d, mid, model["max_distance"], share), edge | (np.abs(d) == mid)
+        rows = model["sign"] * plain + model["start"]
         rows = np.clip(rows, 0, 2 * self.n_buckets - 1) if model["clamped"] else rows
-        return rows, np.where(np.abs(plain.reshape(rel.shape)) > self.n_buckets // 2, 1.0, 0.5)
+        return rows, np.where(edge, 1.0, 0.5)
 
     def free(self) -> Iterator[Choice]:
         """Yield the other sign and the other first number: which is right depends on how the rows are used."""
@@ -207,5 +318,12 @@ class Deberta(T5):
             yield Choice({"sign": sign, "start": start, "clamped": clamped}, because)
 
     def faults(self) -> Iterator[Fault]:
-        """Yield nothing: no public report describes a fault of these."""
-        return iter(())
+        """Yield other formulas, and other numbers of buckets and largest distances."""
+        for words in DEBERTA:
+            yield Fault("deberta.bucket.formula", {"formula": words}, {"words": words})
+        for name, word in ("max_distance", "max_distance"), ("n_buckets", "num_buckets"):
+            asked = self.truth[name]
+            for used in (32, 64, 128, 256, 320, 384, 400, 500, 511, 512, 513, 1024, asked // 2, 2 * asked):
+                if used != asked and (name == "n_buckets" or used > self.n_buckets // 2 + 1):
+                    values = {"used": used, "asked": asked}
+                    yield Fault(f"deberta.bucket.{word}_hardwired", {name: used}, values)

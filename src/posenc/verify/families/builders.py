@@ -34,6 +34,19 @@ STEPS: Mapping[str, Callable[[Array, float, float], Array]] = {  # (frames, step
 }
 
 
+PLACED = {
+    (0, 0, 0): "all axes start at 0 again",
+    (1, 0, 0): "only times start after the part before, rows and columns start at 0 again",
+    (0, 1, 1): "only rows and columns start after the part before, times start at 0 again",
+}
+AFTERS = {  # where the part after an image starts
+    "tokens": "the number of tokens before it",
+    "one": "one after its start",
+    "largest": "its largest position, not one more",
+    "halves": "as if each side had half as many cells",
+}
+
+
 def _product(n: Array, step: float) -> Array:
     """Return frames times step in float32."""
     return (n.astype(np.float32) * np.float32(step)).astype(np.float64)
@@ -56,6 +69,7 @@ class Builder(Family):
         self.open = after is None
         self.definition = f"mrope_positions {after or AFTER[0]}"
         self.truth = {"after": after or AFTER[0], "step": "", "cells": "rows", "exchanged": False, "start": 0}
+        self.truth |= {"placed": (1, 1, 1), "text": (1, 1, 1)}  # axes to which the start is added
 
     def cases(self) -> Iterator[Case]:
         """Yield sequences of parts."""
@@ -76,7 +90,7 @@ class Builder(Family):
         left, columns, begin = iter(steps), list[Array](), float(model["start"])
         for part in parts:
             if isinstance(part, int):
-                columns.append(np.repeat(begin + np.arange(part, dtype=np.float64)[None], 3, 0))
+                columns.append(np.outer(model["text"], begin + np.arange(part, dtype=np.float64)))
                 begin += part
                 continue
             step, sides, frames = next(left), part[1:], np.arange(part[0], dtype=np.float64)
@@ -85,8 +99,10 @@ class Builder(Family):
             times = rule(frames, step, begin) if rule else np.floor(_product(frames, step))
             grid = np.indices(sides) if model["cells"] == "rows" else np.indices(sides[::-1])[::-1]
             cells = grid.reshape(2, -1)[:: -1 if model["exchanged"] else 1]
-            columns.append(begin + np.stack((np.repeat(times, math.prod(sides)), *np.tile(cells, len(times)))))
-            ends = {"all_axes": begin + max(times[-1] + 1, *sides), "sides": begin + max(sides), "one": begin + 1}
+            block = np.stack((np.repeat(times, math.prod(sides)), *np.tile(cells, len(times))))
+            columns.append(begin * np.array(model["placed"])[:, None] + block)
+            ends = {"all_axes": columns[-1].max() + 1, "sides": begin + max(sides), "one": begin + 1}
+            ends |= {"largest": columns[-1].max(), "halves": begin + max(times[-1] + 1, *(-(-n // 2) for n in sides))}
             begin = {**ends, "tokens": float(sum(c.shape[1] for c in columns))}[model["after"]]
         return np.concatenate(columns, 1)
 
@@ -107,7 +123,10 @@ class Builder(Family):
             yield Fault("mrope_positions.time_step", {"step": words}, {"words": words})
         yield Fault("mrope_positions.axes_exchanged", {"exchanged": True})
         yield Fault("mrope_positions.cell_order", {"cells": "columns"})
-        for after, words in {"tokens": "the number of tokens before it", "one": "one after its start"}.items():
+        for placed, words in PLACED.items():
+            yield Fault("mrope_positions.start", {"placed": placed}, {"words": words})
+        yield Fault("mrope_positions.text_axes", {"text": (1, 0, 0)})
+        for after, words in AFTERS.items():
             yield Fault("mrope_positions.after_picture", {"after": after}, {"words": words})
         if not self.open:
             other, asked = AFTER[1 - AFTER.index(self.truth["after"])], self.truth["after"]

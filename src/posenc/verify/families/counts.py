@@ -15,10 +15,11 @@ from posenc.verify.families import counts_faults as ways
 from posenc.verify.families.counts_calls import Call, ask, packed, text_of
 from posenc.verify.guard import NotAnsweredError
 
+SMALL = 100  # tokens of a text whose positions are listed
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
 FAR, FARTHEST = 33_000, 1 << 17  # tokens: int16 counts to 32767
 SIDES = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}  # where padding may be
-PADS = ((0, 0), (1, 4, 0), (3, 1))  # padding of batches; the first row is not the longest
+PADS = ((0, 0), (1, 4, 0), (3, 1, 2))  # padding of batches; the first row is not the longest, nor always the last one
 ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that depend on where counting starts
 UNSEEN = "it does not affect encodings of distances (rotation, biases), but it affects a table of learned rows"
 ONE_SIDE = "padding on the right: the specification's padding is not 'right' or 'both'"
@@ -79,6 +80,7 @@ class Counts(Family):
         self.first, self.starts, self.end = start + 1, [start + 1], 2048.0
         self.origins: dict[tuple[str, int, float], float] = {}
         self.last: Array = np.zeros(0)  # the result of the previous call
+        self.step = 1.0  # from token to token
 
     def cases(self) -> Iterator[Case]:
         """Yield small texts, a large one, small ones after it, and some beyond 16 bits."""
@@ -174,6 +176,8 @@ class Counts(Family):
                 starts.append(float(begins[real][0]))
             ends += want[real & (s.value != want)].tolist()
         self.starts = starts if len(seen) > 1 else [self.first]
+        plain = (s.value[0] for s in seen if s.case.args[0].q_len > 2 and (s.case.args[0].mask == 1).all())
+        self.step = next((float(line[2] - line[0]) / 2 for line in plain), 1.0)
         self.end = min(ends, default=self.end)
 
     def _own(self, call: Call) -> Array:
@@ -204,6 +208,7 @@ class Counts(Family):
     def faults(self) -> Iterator[Fault]:
         """Yield a constant, ways to count, large numbers, a moving origin, and ways of only some kinds of calls."""
         yield from self.constants()
+        yield from (*ways.of_orders(), *ways.of_steps(self.step, self.truth["start"]))
         if self.packed:
             line = max((s.value[0] for s in self.seen), key=len, default=np.zeros(2))
             yield from ways.of_documents(int((line[1:] == line[0]).argmax()) + 1)
@@ -215,12 +220,10 @@ class Counts(Family):
             yield from ways.of_masks(self.side, kinds)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return positions that decrease, or stay, in a text without padding."""
-        plain = [s.value for s in wrong if s.case.args[0].q_len > 1 and (s.case.args[0].mask == 1).all()]
-        steps = np.diff(plain[0]) if plain else np.ones(1)
-        if (steps < 0).all():
-            return Fault("positions.reversed")
-        return None if steps.any() else Fault("positions.constant_in_chunk")
+        """Return what is wrong in a text without padding, which the kind of a call, or padding, does not explain."""
+        short = [s for s in wrong if 1 < s.case.args[0].q_len < SMALL]
+        plain = (s.value[0] for s in short if (s.case.args[0].mask == 1).all())
+        return next(filter(None, (ways.described(line, self.truth["start"]) for line in plain)), None)
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first wrong column of the row with the largest error."""
@@ -244,6 +247,7 @@ class Rows(Counts):
     """Rows of a learned table: the position of each token plus an offset, within the table."""
 
     mismatch, whole, sides = "learned.mismatch", True, ("left", "right")
+    masked = True  # whether calls have a mask
     guesses = True  # guess that a first row is padding_idx + 1
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
@@ -274,8 +278,13 @@ class Rows(Counts):
         for fault in self.constants():
             found = fault.change["start"]
             guessed = found - 1 if self.guesses and asked == 0 and found != 2 else self.padding_idx
-            yield replace(fault, code=f"learned.{ways.row_code(found, asked, guessed)}")
-        for fault in (*ways.of_masks("", ("prefill",)), *ways.of_numbers(asked, self.end)):
+            code = f"learned.{ways.row_code(found, asked, guessed)}"
+            padding = self.padding_idx and self.padding_idx + found - asked  # if it is added to padding too
+            for rest in ({}, {"padding_row": padding, "ends": False}):
+                yield replace(fault, code=code, change={**fault.change, **rest})
+        more = (*ways.of_orders(), *ways.of_steps(self.step, asked))
+        masks = ways.of_masks("", ("prefill",)) if self.masked else ways.without_masks()
+        for fault in (*more, *masks, *ways.of_numbers(asked, self.end)):
             yield replace(fault, code=ways.IN_ROWS.get(fault.code, fault.code))
         yield Fault("learned.table_too_short", {"ends": False}, {"end": self.table})
         if self.padding_idx is not None:

@@ -19,7 +19,7 @@ class Call:
         mask: (batch, total): the number of each token's document, from 1, and 0 for padding.
         q_len: The call returns positions of this many last columns.
         text: Calls with the same name belong to one text.
-        prompt: Columns before the first decode step.
+        prompt: Columns before the first decode step; all if there is none.
 
     Attributes:
         kind: "prefill" (the whole mask), "decode" (its last column) or "chunk" (its last columns, after others).
@@ -33,8 +33,9 @@ class Call:
     """
 
     def __init__(self, mask: Array, q_len: int, text: str, prompt: int = 0) -> None:
-        self.mask, self.q_len, self.text, self.prompt = mask, q_len, text, prompt
+        self.mask, self.q_len, self.text = mask, q_len, text
         self.total = mask.shape[1]
+        self.prompt = prompt or self.total
         self.kind = "prefill" if q_len == self.total else "decode" if q_len == 1 else "chunk"
         self.earlier = self.total - q_len
         self.asked = mask[:, self.earlier :]

@@ -39,19 +39,50 @@ def _goes_on(call: Call, fill: float) -> Any:
     return _filled(call, fill)[:, end - 1 : end] + call.total - end
 
 
+def _ordered(call: Call, order: Callable[[int], Array]) -> Array:
+    """Return the order of each document's tokens as their positions."""
+    found = call.right.copy()
+    for n in np.unique(call.length[call.mask > 0]).astype(int):
+        at = (call.length == n) & (call.mask > 0)
+        found[at] = order(n)[call.right[at].astype(int)]
+    return found
+
+
+def _alike(line: Array) -> Array:
+    """Return how many columns before each one have the same document, or are padding as well."""
+    found: Array = np.tril(line[:, None] == line, -1).sum(1, dtype=np.float64)[None]
+    return found
+
+
+def _of_devices(n: int) -> Array:
+    """Return the tokens of two devices, of which each has one quarter from the front and one from the back."""
+    parts = [np.arange(n)[begin : begin + -(-n // 4)] for begin in range(0, n, -(-n // 4))]
+    return np.concatenate([parts[i] for i in (0, 3, 1, 2) if i < len(parts)]).astype(np.float64)
+
+
+SPLITS: Mapping[str, Callable[[int], Array]] = {  # of n tokens, as they are split over devices
+    "the first, the last, the second, the last but one, ...": lambda n: np.where(
+        np.arange(n) % 2, n - 1 - np.arange(n) // 2, np.arange(n) // 2
+    ),
+    "the first and the last quarter, then the second and the third": _of_devices,
+    "all even ones, then all odd ones": lambda n: np.append(np.arange(0.0, n, 2), np.arange(1.0, n, 2)),
+}
 OF_MASKS: Ways = (  # if two explain everything, the earlier one is reported
     ("left_padding", lambda c: c.columns),
     ("past_ignored", lambda c: c.steps),
     ("past_ignored", lambda c: c.asked.cumsum(1) - 1),
     ("past_ignored", lambda c: c.count[:, : c.q_len]),
-    ("past_ignored", lambda c: _filled(c, 1)[:, : c.q_len]),
+    *(("past_ignored", lambda c, fill=fill: _filled(c, fill)[:, : c.q_len]) for fill in (0, 1)),
     ("chunked_prefill.double_counted", lambda c: c.count + c.past),
     ("chunked_prefill.double_counted", lambda c: c.count + c.earlier),
     ("first_row_for_all", lambda c: c.count[:1]),
+    ("last_row_for_all", lambda c: c.count[-1:]),
     ("padded_width_in_decode", lambda c: c.columns - (c.total - c.tokens).min()),
     ("axis.batch", lambda c: c.mask.cumsum(0) - 1),
     ("mask_inverted", lambda c: c.columns - c.count - 1),
+    ("mask_inverted", lambda c: np.maximum(c.columns - c.count - 1, 0)),
     ("padding_twice", lambda c: c.columns - c.total + c.tokens),
+    ("padding_twice", lambda c: c.count - c.total + c.tokens),
     ("off_by_one", lambda c: np.maximum(c.count - 1, 0)),  # the first two tokens share a position
     ("left_padding", lambda c: c.past + c.steps),
 )
@@ -62,6 +93,9 @@ OF_STEPS: Ways = (
 OF_DOCUMENTS: Ways = (
     ("packed_not_reset", lambda c: c.count),
     ("left_padding", lambda c: c.columns),
+    ("first_row_for_all", lambda c: c.right[:1]),
+    ("first_row_for_all", lambda c: _alike(c.mask[0])),
+    ("last_row_for_all", lambda c: c.right[-1:]),
     ("packed.previous_length", lambda c: c.count - c.previous),
     ("packed.modulo_wrap", lambda c: c.count % np.maximum(c.length[:, :1], 1)),
     ("packed.modulo_wrap", lambda c: c.count % c.length.max(1, keepdims=True)),
@@ -76,6 +110,25 @@ OF_DOCUMENTS: Ways = (
 )
 
 
+def of_orders() -> Iterator[Fault]:
+    """Yield positions in the order in which tokens are split over devices, and positions relative to the length."""
+    for words, order in SPLITS.items():
+        for rule in (partial(_ordered, order=order), lambda c, order=order: order(c.total)[None]):
+            yield Fault("positions.zigzag", dict.fromkeys(KINDS, rule), {"words": words})
+    for less in (0, 1):
+        over = lambda c, less=less: c.right / np.maximum(c.total - less, 1)  # noqa: E731
+        yield Fault("positions.normalised", dict.fromkeys(KINDS, over), {"less": " - 1" * less})
+
+
+def of_steps(step: float, start: float) -> Iterator[Fault]:
+    """Yield positions that advance by another number than 1, also rounded down."""
+    if step <= 0 or step == 1:
+        return
+    wide = lambda n: (n - start) * step + start  # noqa: E731
+    for number in (wide, lambda n: np.floor(wide(n))):
+        yield Fault("positions.step", {"number": number}, {"step": step})
+
+
 def moving(at: float) -> Iterator[Rule]:
     """Yield where counting starts if position 0 is the newest token, the last column or the longest row."""
     yield lambda c: at - c.tokens
@@ -87,6 +140,11 @@ def of_masks(side: str, kinds: Sequence[str]) -> Iterator[Fault]:
     """Yield ways to count that some kinds of calls use, for rows that are padded on a side."""
     for code, rule in (*OF_MASKS, *(OF_STEPS if kinds != KINDS else ())):
         yield Fault(f"positions.{_code(code, side, kinds)}", dict.fromkeys(kinds, rule), {"by": -1})
+
+
+def without_masks() -> Iterator[Fault]:
+    """Yield ways to count the tokens of a call that has no mask."""
+    yield from (f for f in of_masks("", ("prefill",)) if f.code in ("positions.axis.batch", "positions.off_by_one"))
 
 
 def _code(code: str, side: str, kinds: Sequence[str]) -> str:
@@ -104,6 +162,8 @@ def of_documents(modulus: float) -> Iterator[Fault]:
     """Yield ways to count packed documents, also with the index and the starts in a short type."""
     for code, rule in (*OF_DOCUMENTS, ("packed.modulo_wrap", lambda c: c.count % modulus)):
         yield Fault(f"positions.{code}", {"prefill": rule})
+    ends: Rule = lambda c: c.right - c.length  # noqa: E731
+    yield Fault("positions.packed.end_subtracted", {"prefill": ends, "start": 0.0})
     for fault in of_numbers(0.0, 0.0):
         short = fault.change["number"]
         yield Fault(fault.code, {"prefill": lambda c, s=short: s(c.count) - s(c.count - c.right)}, fault.values)
@@ -125,8 +185,11 @@ def of_numbers(start: float, end: float) -> Iterator[Fault]:
             yield Fault("positions.precision", {"number": before})  # the sum of the mask is rounded
     if end > start + 1:
         yield Fault("positions.clamped", {"number": partial(np.minimum, end - 1)}, {"end": end})
-    for span in (*BITS, *dict.fromkeys((first, end) for first in (start, 0.0) if first + 1 < end)):
-        yield Fault("positions.wrapped", {"number": partial(_wrap, first=span[0], end=span[1])}, {"end": span[1]})
+    for first, stop in (*BITS, *dict.fromkeys((first, end) for first in (start, 0.0) if first + 1 < end)):
+        own = partial(_wrap, first=first, end=stop)
+        summed = partial(_wrap, first=first, end=stop if (first, stop) in BITS else stop + 1)  # the sum of the mask
+        for again in (own, lambda n, w=summed: w(n + 1) - 1, lambda n, w=summed: np.maximum(w(n + 1) - 1, 0)):
+            yield Fault("positions.wrapped", {"number": again}, {"end": stop})
 
 
 def first_row(spec: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -135,6 +198,20 @@ def first_row(spec: Mapping[str, Any]) -> tuple[int | None, int | None]:
     padding_idx = padding if isinstance(padding, int) and not isinstance(padding, bool) else None
     said = [int(spec[name]) for name in ("offset", "start") if spec.get(name) is not None]
     return (sum(said) if said else None if padding_idx is None else padding_idx + 1), padding_idx
+
+
+def described(line: Array, start: float) -> Fault | None:
+    """Return what is wrong with the positions of a text without padding; None if they only start elsewhere."""
+    steps = np.diff(line)
+    if (steps == 1).all() or len(line) < 3:
+        return None
+    if (steps < 0).all():
+        return Fault("positions.reversed")
+    if not steps.any():
+        return Fault("positions.constant_in_chunk")
+    if (steps == steps[0]).all():
+        return Fault("positions.step", {}, {"step": steps[0]})
+    return Fault("positions.other", {}, {"n": len(line), "found": line[:12].tolist(), "start": start})
 
 
 def row_code(found: float, asked: float, padding_idx: float | None) -> str:

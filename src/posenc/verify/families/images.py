@@ -9,7 +9,7 @@ import numpy as np
 
 from posenc.verify.engine import Case, Fault, Seen
 from posenc.verify.engine.records import Array, Model
-from posenc.verify.families import added_faults
+from posenc.verify.families import added_faults, added_places
 from posenc.verify.families.added import Sinusoid
 from posenc.verify.families.added_calls import Shape, finding
 from posenc.verify.families.added_faults import JOINS
@@ -23,13 +23,14 @@ def _columns(of: Callable[[int, int], float]) -> "Cells":
     return lambda i, j, h, w: np.divmod(i * w + j, of(h, w))
 
 
+RUNNING = "both axes use the running number of the cell"
 # By finding code: (row, column, height, width) -> the numbers used as row and column
 Cells = Callable[[Array, Array, int, int], tuple[Array, Array]]
 _CELLS: Mapping[str, Mapping[str, Cells]] = {
     "sinusoidal2d.grid_flattened_wrong": {
         "cells are numbered column by column, then read row by row": lambda i, j, h, w: np.divmod(i * w + j, h)[::-1],
         "cells are numbered row by row, then read column by column": lambda i, j, h, w: np.divmod(i + j * h, w),
-        "both axes use the running number of the cell": lambda i, j, h, w: (i * w + j, i * w + j),
+        RUNNING: lambda i, j, h, w: (i * w + j, i * w + j),
     },
     "sinusoidal2d.grid_shape_square": {
         "both axes end where the shorter one ends": lambda i, j, h, w: (np.minimum(i, w - 1), np.minimum(j, h - 1)),
@@ -67,7 +68,7 @@ class Image(Sinusoid):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         # the last one if a part has dim // 2 dimensions, even an odd number
-        self.truth = {**self.truth, "narrow": False}
+        self.truth = {**self.truth, "narrow": False, "viewed": False}
         if self.truth["over"]:
             self.definition = "sinusoidal2d@detr"
         if self.calls.dim % 4 == 2:
@@ -88,10 +89,23 @@ class Image(Sinusoid):
     def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
         """Return the encoding of cells from the positions of their rows and columns."""
         dim, join = self.calls.dim, model["join"]
+        if join == "text":
+            return added_faults.wave(model, axes[0], dim)
         d = dim if join == "sum" else dim // 2 if model["narrow"] else self.width
         parts = [added_faults.wave(model, p, d) for p in axes]
         code, slack = (_joined([part[n] for part in parts], join)[..., :dim] for n in (0, 1))
-        return code, slack
+        return (_viewed(code), _viewed(slack)) if model["viewed"] else (code, slack)
+
+    def parts(self, model: Model) -> list[Array]:
+        """Return the channels of the rows and of the columns."""
+        if model["join"] not in JOINS or 2 * self.width != self.calls.dim:
+            return []
+        joined = _joined(np.split(np.arange(2.0 * self.width), 2), model["join"])
+        return [np.flatnonzero((joined < self.width) == first) for first in (True, False)]
+
+    def described(self, near: Sequence[Seen], models: Sequence[Model]) -> Fault | None:
+        """Return which positions the rows and columns encode, if they encode any."""
+        return added_places.of_image(self, near, models) if near else None
 
     def _orders(self) -> Iterator[Fault]:
         """Yield wrong orders of the axes, then of sines and cosines."""
@@ -100,12 +114,14 @@ class Image(Sinusoid):
             code = "sinusoidal2d.axes_swapped" if swapped else "sinusoidal.layout.permuted"
             yield Fault(code, {"join": join}, {"words": self._order_words({**self.truth, "join": join})})
         yield from super()._orders()
-        yield Fault("sinusoidal2d.axes_summed", {"join": "sum"})
+        yield from (Fault("sinusoidal2d.axes_summed", {"join": join}) for join in ("sum", "sum_twice"))
+        yield Fault("sinusoidal2d.as_a_text", {"join": "text", "place": RUNNING})
 
     def _places(self) -> Iterator[Fault]:
         """Yield wrong ways to number cells and to scale positions."""
         for words, (code, _) in CELLS.items():
             yield Fault(code, {"place": words}, {"words": words})
+        yield Fault("sinusoidal2d.lanes_mixed", {"viewed": True})
         asked, half = _words(self.truth), {"start": 0.5, "over": "size" if self.truth["over"] else ""}
         yield Fault(
             "sinusoidal2d.normalise_misplaced_half", half, {"found": _words({**self.truth, **half}), "asked": asked}
@@ -130,6 +146,12 @@ class Image(Sinusoid):
         return ["images of more than 9 rows or columns, and images in half precision", *self.ignored()]
 
 
+def _viewed(code: Array) -> Array:
+    """Return the encoding (.., height, width, channels), reshaped to (channels, height, width) but not permuted."""
+    h, w, d = code.shape[-3:]
+    return np.moveaxis(code.reshape(-1, d, h, w), 1, -1)
+
+
 def _scaled(model: Model, number: Array, size: int, other: int) -> Array:
     """Return the positions of rows or columns of an axis of `size`, if the other axis has length `other`."""
     last = (size - 1 + model["start"]) or 1e-6  # with only one cell, programs add a tiny number to the divisor
@@ -145,8 +167,9 @@ def _words(model: Model) -> str:
 
 def _joined(parts: Sequence[Array], join: str) -> Array:
     """Return the encodings of rows and of columns joined."""
-    if join == "sum":
-        return parts[0] + parts[1]
+    if join.startswith("sum"):
+        total = parts[0] + parts[1]
+        return total if join == "sum" else np.concatenate([total, total], -1)
     a, b = parts if join.endswith("yx") else parts[::-1]
     if not join.startswith("woven") or a.shape[-1] % 2:
         return np.concatenate([a, b], -1)

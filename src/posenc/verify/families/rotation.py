@@ -22,7 +22,7 @@ OF_ANGLES = 2.0**-20  # relative error of an angle: frequencies and products in 
 OF_DECAY = 5e-4  # relative error of xPos's scales
 HALF = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # what rounding to a half precision changes
 EDGES = 0.3  # the share of numbers that float32 errors may round to a neighbour
-ROUNDED = ("round_positions", "round_frequencies", "round_product", "round_table", "round_x", "round_y")
+ROUNDED = ("round_positions", "round_frequencies", "round_product", "round_table", "round_x", "round_y", "round_sum")
 CLOCKWISE = (
     "both sides rotate clockwise: the second dimension of each pair has the opposite sign, in q and k alike, "
     "and weights trained this way need it"
@@ -61,6 +61,9 @@ class Rotation(Family):
             "sign": 1.0,
             "form": "",  # blocks that are not rotations: "same", "first", "second"
             "pos": None,  # positions of tokens, from Places
+            "times": 1,  # how often everything is rotated
+            "gained": None,  # the only table with the gain: "cos" or "sin"
+            "rest": 1.0,  # the factor of dimensions that are not rotated
             "order": None,  # the order of the returned dimensions
             **dict.fromkeys(ROUNDED),
             "drift": 1.0,  # the factor of frequencies from float32 rounding
@@ -74,7 +77,8 @@ class Rotation(Family):
 
     def fed(self, ask: Ask) -> Tensor:
         """Return the vectors that a question uses, (vectors, head_dim)."""
-        x = torch.eye(self.asked.head_dim) if ask.vectors == "basis" else self.two
+        of = {"basis": torch.eye, "ones": lambda n: torch.ones(1, n)}.get(ask.vectors)
+        x = self.two if of is None else of(self.asked.head_dim)
         return x.to(getattr(torch, ask.dtype))
 
     def given(self, case: Case) -> Array:
@@ -93,7 +97,16 @@ class Rotation(Family):
                 np.concatenate([rotated(*part, {**model, **model[side]}, ask.heads) for part in parts])
                 for side in ("q", "k")[: 1 + bool(model["q"] or model["k"])]
             ]
-        return np.stack([found[0], found[-1]])
+        return self._divided_evenly(np.stack([found[0], found[-1]]), model)
+
+    def _divided_evenly(self, value: Array, model: Model) -> Array:
+        """Return vectors with the gains of queries and keys divided evenly between them, as `observe` does."""
+        q, k = (_gain_at_start({**model, **model[side]}) for side in ("q", "k"))
+        if q == k or self.asked.xpos is not None or not q * k > 0:
+            return value
+        pair, _, _ = lanes(self.asked.head_dim, self.asked.n_pairs, model)
+        share = np.where(pair >= 0, (q / k) ** 0.5, 1.0)
+        return np.stack([value[0] / share, value[1] * share])
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return an answer with xPos's scales divided evenly between queries and keys: a constant is free."""
@@ -116,6 +129,16 @@ class Rotation(Family):
         slack = self.slack(seen, predicted, model)
         ends = [self.predict({**model, "drift": drift}, seen.case) for drift in (1 - 1e-6, 1 + 1e-6)]
         return np.asarray(off * slack / (slack + np.abs(ends[1] - ends[0])))
+
+    def excludes(self, seen: Seen, model: Model) -> bool:
+        """Return whether the sum of all basis vectors shows that a model does not explain an answer."""
+        ask: Ask = seen.case.args[0]
+        whole = {name: value for part in (model, model["q"], model["k"]) for name, value in part.items()}
+        if ask.vectors != "basis" or self.asked.xpos or whole["round_x"] or whole["round_y"]:
+            return False
+        case = replace(seen.case, args=(replace(ask, vectors="ones"),))
+        one = Seen(case, seen.value.sum(1, keepdims=True), note=seen.note)
+        return bool((self.off(one, self.predict(model, case), model) > self.asked.head_dim).any())
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the rounding error of float32, which is larger for large angles."""
@@ -159,10 +182,11 @@ class Rotation(Family):
         """Yield the known faults."""
         yield from rotation_faults.faults(self.asked, self.truth, self.reach)
 
-    def plausible(self, fault: Fault, wrong: Sequence[Seen]) -> bool:
-        """Return False for a fault of one side only if both sides are returned alike."""
-        is_one_sided = bool({"q", "k"} & set(fault.change)) and self.asked.xpos is None
-        return not is_one_sided or any(not np.allclose(s.value[0], s.value[1], 0, 1e-6) for s in wrong)
+    def plausible(self, faults: Sequence[Fault], wrong: Sequence[Seen]) -> Sequence[Fault]:
+        """Return no fault of one side only if both sides are returned alike."""
+        if self.asked.xpos or any(not np.allclose(s.value[0], s.value[1], 0, 1e-6) for s in wrong):
+            return faults
+        return [fault for fault in faults if {"q", "k"}.isdisjoint(fault.change)]
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Report vectors that are overwritten, or a text of declared length that fails."""
@@ -175,7 +199,15 @@ class Rotation(Family):
         return None
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Report a rounding that a short text would show but does not: only the longer table is rounded."""
+        """Report a gain of one side only, and a rounding that a short text would show: only a longer table is rounded.
+
+        A gain of one side only leaves its root on both, if the effect of position 0 is divided evenly between them.
+        """
+        if isinstance(gain := fault.change.get("gain"), float) and (origin := seen[0].note) is not None:
+            want = float(self.asked.gain(self.asked.original)[0])
+            if want != 1 and abs(gain - want**0.5) < 1e-6:
+                side = "queries" if (np.linalg.det(origin) > 1) == (want > 1) else "keys"
+                return Fault("rope.gain.one_side", fault.change, {"side": side, "asked": want})
         is_late = {"near", "after_half"} & wrong and not {"short", "after_half_short"} & wrong
         if not is_late or not fault.code.startswith("rope.precision."):
             return fault
@@ -214,16 +246,22 @@ class Rotation(Family):
         return said
 
 
+def _gain_at_start(model: Model) -> float:
+    """Return the gain of position 0."""
+    gain = model["gain"](1) if callable(model["gain"]) else model["gain"]
+    return 1.0 if model["gained"] == "sin" else float(np.ravel(gain)[0]) ** int(model["times"])
+
+
 def _kinds(asked: Asked) -> list[Kind]:
     """Return the faults that show in which calls are wrong."""
     kept = "rope.dynamic.state_kept" if asked.scaling == "dynamic" else "rope.state_kept"
     half = asked.activation_dtype if asked.activation_dtype in HALF else ""
     return [
-        kind("rope.decode.single_token_path", "single", "short near"),
-        kind("rope.batch.rows_share", "rows", "short near"),
+        kind("rope.decode.single_token_path", "single", "short near offsets"),
+        kind("rope.batch.rows_share", "rows", "short near offsets"),
         kind("rope.positions.restart", "restart", "short near"),
         kind("rope.heads.grouped", "grouped", "short near"),
-        kind("rope.offset.ignored_by_cache", "offsets", "short near"),
+        kind("rope.offset.ignored_by_cache", "offsets", "short near single"),
         kind(kept, "again", "short near"),
         kind("rope.precision.cache_rebuilt_in_low_precision", "after_half", f"short near after_half_short {half}"),
         kind("rope.precision.table_kept_in_half", "after_half", f"short near {half}"),

@@ -13,7 +13,7 @@ from posenc.verify.engine.records import Array
 ByLength = Callable[[int], Array]  # number of tokens -> frequencies
 LENGTH = "original_max_position_embeddings"
 OLD = {"ntk": "dynamic", "su": "longrope", "none": "default"}  # other names of a scaling
-KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
+KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional", "ntk_alpha")
 PARAMETERS = (  # of scalings; a specification may give them next to the name
     *("factor", LENGTH, "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow"),
     *("mscale", "mscale_all_dim", "truncate", "short_factor", "long_factor", "alpha"),

@@ -47,7 +47,7 @@ class Ask:
     """One question to a rotation."""
 
     pos: tuple[int, ...]  # the kept positions, in most questions ascending
-    vectors: str = "two"  # the vectors at each position: "basis" or "two"
+    vectors: str = "two"  # the vectors at each position: "basis", their sum ("ones"), or "two"
     dtype: str = "float32"  # of the vectors
     whole: bool = False  # the whole text up to the last position in one call
     alone: bool = False  # one call for each token
@@ -140,8 +140,8 @@ def rotate(
         found = call(subject[1], q, k, *tables)
     elif convention == "meta_complex":
         table = call(subject[0], end=int(pos.max()) + 1, passed_on=True)
-        at = pos if isinstance(table, Tensor) else pos.numpy()
-        rows = guard.call(lambda: table[at], what=f"rows of the table of {words}", grad=grad, passed_on=True)
+        index = pos if isinstance(table, Tensor) else pos.numpy()
+        rows = guard.call(lambda: table[index], what=f"rows of the table of {words}", grad=grad, passed_on=True)
         found = call(subject[1], q, k, rows)
     elif convention == "rope_fn":
         found = [call(subject, t, pos) for t in (q, k)]
@@ -332,15 +332,15 @@ def _gradient(family: "Rotation", subject: Any, ask: Ask) -> Array:
     """Return the vectors x times <x, gradient of |y|^2 / 2> / |y|^2, which is 1 if y is linear in x."""
     x = family.two[:, None, None].expand(-1, HEADS, len(ask.pos), -1).contiguous()
     sides = [x.clone().requires_grad_() for _ in range(2)]
-    out = rotate(family.convention, fresh(subject), sides[0], sides[1], torch.tensor(ask.pos), grad=True)
-    out = tuple(t.double() for t in out)
+    found = rotate(family.convention, fresh(subject), sides[0], sides[1], torch.tensor(ask.pos), grad=True)
+    out = [t.double() for t in found]
     total = sum((t.square().sum() / 2 for t in out), 0 * sides[0].sum())
     grads = [t[:, 0].double() for t in torch.autograd.grad(total, sides, materialize_grads=True)]
     for name, grad in zip(("queries", "keys"), grads, strict=True):
         if cut := int((grad == 0).flatten(0, 1).all(0).sum()):
             message = f"no gradient reaches {cut} of {x.shape[-1]} dimensions of {name}"
             raise SubjectError(Cause("rope.grad.severed", message, 1.0, {"positions": list(ask.pos)}))
-    found = [
+    lengths = [
         x[:, 0] * ((x[:, 0] * g).sum(-1) / y[:, 0].square().sum(-1))[..., None] for g, y in zip(grads, out, strict=True)
     ]
-    return torch.stack(found).detach().double().numpy()
+    return torch.stack(lengths).detach().double().numpy()

@@ -15,8 +15,38 @@ from posenc.verify.families import rotation_scalings
 from posenc.verify.families.rotation_asked import Asked
 from posenc.verify.families.rotation_calls import Places
 
+Order = Callable[[int, int], Array]  # tokens and ranks -> positions in the order of the tokens
+
+
+def zigzag(n: int, ranks: int) -> Array:
+    """Return the positions of tokens if each rank has a chunk from the start and one from the end of a text.
+
+    >>> zigzag(8, 2).tolist()
+    [0, 1, 6, 7, 2, 3, 4, 5]
+    """
+    size = -(-n // (2 * ranks))
+    chunks = [np.arange(i * size, min((i + 1) * size, n)) for i in range(2 * ranks)]
+    return np.concatenate([chunks[i] for rank in range(ranks) for i in (rank, 2 * ranks - 1 - rank)])
+
+
+def striped(n: int, ranks: int) -> Array:
+    """Return the positions of tokens if each rank has every so manieth token.
+
+    >>> striped(5, 2).tolist()
+    [0, 2, 4, 1, 3]
+    """
+    return np.concatenate([np.arange(rank, n, ranks) for rank in range(ranks)])
+
+
+def reordered(order: Order, ranks: int, at: Places) -> Array:
+    """Return the positions of tokens whose call has its positions in the order of several ranks."""
+    to = order(int(at.tokens[0]), ranks)[at.index.astype(int)]
+    return np.asarray(at.pos[to] if np.array_equal(at.index, np.arange(at.tokens[0])) else at.first + to)
+
+
 OTHER = {"half": "interleaved", "interleaved": "half"}
 SIDES = {"q": "queries", "k": "keys"}
+ALPHA = "alpha = {:g}"  # HunYuan's scaling, whose type is "dynamic"
 Known = tuple[str, Model, Mapping[str, Any]]  # a code without "rope.", a change, values for its rule
 # wrong positions of a token, by the positions that a call may use; the right one is offset + index
 PLACES: Mapping[str, tuple[tuple[str, Callable[[Places], Array], str], ...]] = {
@@ -28,34 +58,51 @@ PLACES: Mapping[str, tuple[tuple[str, Callable[[Places], Array], str], ...]] = {
         ("offset.miscounted", lambda at: at.pos + at.tokens, "the length of the call is added to the offset"),
         ("kv_cache.off_by_one", lambda at: at.pos + (at.first > 0), "one too many"),
         ("kv_cache.off_by_one", lambda at: at.pos - (at.first > 0), "one too few"),
+        ("table.wraps", lambda at: at.index + at.first % 256, "the offset is kept in uint8"),
+        ("table.wraps", lambda at: at.index + (at.first + 128) % 256 - 128, "the offset is kept in int8"),
     ),
     "any": (
         ("positions.given_ignored", lambda at: at.index, "given positions are ignored; tokens are counted"),
         ("positions.given_ignored", lambda at: at.index + 1, "tokens are counted from 1, whatever positions are given"),
+        ("positions.given_ignored", lambda at: at.pos - at.first, "positions are counted from the first of each call"),
     ),
     "": (
         ("window.positions_constant", lambda at: at.first, "all tokens of a call get the position of the first"),
         ("window.positions_constant", lambda at: at.last, "all tokens of a call get the position of the last"),
         ("window.positions_constant", lambda at: np.where(at.first, at.first, at.pos), "all get a nonzero offset"),
+        ("table.wraps", lambda at: at.pos % 256, "positions are kept in uint8: they restart at 256"),
         ("table.wraps", lambda at: (at.pos + 128) % 256 - 128, "positions are kept in int8"),
         ("table.wraps", lambda at: (at.pos + 2**15) % 2**16 - 2**15, "positions are kept in int16"),
+        ("positions.normalised", lambda at: at.pos / at.tokens, "the number of tokens of the call"),
+        ("positions.normalised", lambda at: at.pos / np.maximum(at.last, 1), "the last position of the call"),
+        *(
+            ("positions.other_order", partial(reordered, order, n), f"{how} {n} ranks")
+            for n in (2, 4, 8)
+            for order, how in ((zigzag, "in zigzag order over"), (striped, "in turns over"))
+        ),
     ),
 }
 
 
 def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
     """Yield all known faults of a specification, for one way to call it."""
+    want = float(asked.gain(asked.original)[0])
     both = [
         *_gains(asked),
+        *_twice(asked, reach),
         *rotation_scalings.faults(asked),
         *_blocks(asked, truth),
         *((code, {"pos": pos}, {"how": how}) for code, pos, how in (*PLACES.get(reach, ()), *PLACES[""])),
         *_precision(reach),
+        *(
+            (gain_code(asked).removeprefix("rope."), {"gain": gain}, {"used": gain, "asked": want, "words": words})
+            for gain, words in gains(asked)
+        ),
     ]
     for code, change, values in (*both, *_sides(asked, truth), *_decay(asked)):
         yield Fault(_full(code), change, values)
     for code, change, values in both:  # the same on one side only
-        if {"pairing", "tables", "first", "form", "by"} & set(change):
+        if {"pairing", "tables", "first", "form", "by", "times"} & set(change):
             continue
         for side, name in SIDES.items():
             said = {**values, "side": name, "why": _full(code), "scope": f" of {name} only"}
@@ -64,7 +111,7 @@ def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
 
 
 def _full(code: str) -> str:
-    return code if code.startswith(("xpos.", "positions.")) else f"rope.{code}"
+    return code if code.startswith(("xpos.", "positions.given")) else f"rope.{code}"
 
 
 def _sides(asked: Asked, truth: Model) -> Iterator[Known]:
@@ -79,6 +126,7 @@ def _sides(asked: Asked, truth: Model) -> Iterator[Known]:
         what = f"{name} are paired {other}, but the other side {pairing}"
         for code, change in (
             ("side.not_turned", nothing),
+            ("side.rotated_twice", {"times": 2}),
             ("sign.one_side", {"sign": -truth["sign"]}),
             ("layout.mixed", {"pairing": other}),
             ("layout.output_not_reinterleaved", {"order": order}),
@@ -104,6 +152,8 @@ def _blocks(asked: Asked, truth: Model) -> Iterator[Known]:
     yield "partial.head_dim_used", {"freq": over_head}, widths
     yield "partial.factor_not_read", {"freq": whole, "first": 0}, {}
     yield "partial.other_lanes", {"first": head_dim - width - asked.first}, {}
+    for rest, how in ((0.0, "returned as zeros"), (asked.gain(asked.original)[0], "multiplied by the gain as well")):
+        yield "partial.rest_changed", {"rest": rest}, {"how": how}
     if pairing == "half" and asked.first == 0:
         yield "partial.head_dim_used", {"freq": over_head, "partner": head_dim // 2}, widths
         yield "partial.wrong_partner", {"partner": head_dim // 2}, {}
@@ -113,13 +163,16 @@ def _gains(asked: Asked) -> Iterator[Known]:
     """Yield a missing scaling, and other gains."""
     if asked.scaling == "default":
         return
-    plain, values = asked.plain(), {"scaling": asked.scaling, "base": asked.base}
+    name = ALPHA.format(asked.factor) if asked.scaling == "ntk_alpha" else asked.scaling
+    plain, values = asked.plain(), {"scaling": name, "base": asked.base}
     if asked.scaling == "proportional":
         yield "proportional.full_rotation", {"freq": plain}, {}
     yield "config.scaling_ignored", {"freq": plain, "gain": 1.0}, values
     yield "config.scaling_ignored", {"freq": plain}, values
     how = "the offset is added after the division by the factor"
     yield "offset.miscounted", {"pos": lambda at: at.index + asked.factor * at.first}, {"how": how}
+    if asked.scaling == "linear":
+        yield "scaling.positions_whole", {"pos": lambda at: at.pos // asked.factor * asked.factor}, {}
     want, log = float(asked.gain(asked.original)[0]), math.log(max(asked.factor, 1.0))
     lost = "attention_factor" if "attention_factor" in asked.parameters else "gain_lost"
     for name, gain, words in (
@@ -131,13 +184,60 @@ def _gains(asked: Asked) -> Iterator[Known]:
     ):
         code = f"yarn.{name}" if asked.scaling == "yarn" else "scaling.gain"
         yield code, {"gain": gain}, {"used": gain, "asked": want, "words": words}
+    for table in ("cos", "sin"):
+        yield "gain.one_table", {"gained": table}, {"table": table, "asked": want}
+
+
+def gain_code(asked: Asked) -> str:
+    """Return the code of a gain whose formula has no code of its own."""
+    return {"yarn": "rope.yarn.attention_factor", "default": "rope.gain"}.get(asked.scaling, "rope.scaling.gain")
+
+
+def gains(asked: Asked) -> Iterator[tuple[float, str]]:
+    """Yield other gains and their formulas."""
+    want, log = float(asked.gain(asked.original)[0]), math.log(max(asked.factor, 1.0))
+    head = float(asked.head_dim)
+    found = (
+        (want**0.5, "the square root of the right one"),
+        (1 / want, "the inverse of the right one"),
+        (want**3, "the cube of the right one"),
+        (want**4, "the fourth power of the right one"),
+        (want**-2, "the inverse of the square of the right one"),
+        (0.1 * log, "0.1 ln(factor), without the 1"),
+        (0.1 * log / math.log(2) + 1, "0.1 log2(factor) + 1"),
+        (0.1 * log / math.log(10) + 1, "0.1 log10(factor) + 1"),
+        (0.1 * float(asked.parameters.get("mscale") or 1.0) * log + 1, "0.1 mscale ln(factor) + 1"),
+        (0.1 * float(asked.parameters.get("mscale_all_dim") or 1.0) * log + 1, "0.1 mscale_all_dim ln(factor) + 1"),
+        (math.sqrt(1 + log / math.log(max(asked.original, 2))), "sqrt(1 + ln(factor) / ln(trained length))"),
+        (asked.factor, "the factor"),
+        (math.sqrt(asked.factor), "the square root of the factor"),
+        (1 / asked.factor, "the inverse of the factor"),
+        (head**-0.5, "1 / sqrt(head_dim), the scale of the scores"),
+        (head**-0.25, "1 / sqrt(sqrt(head_dim)), half of the scale of the scores"),
+        (head**0.5, "sqrt(head_dim)"),
+        *((want * times, f"{times:g} times the right one") for times in (2.0, 0.5, math.sqrt(2), math.sqrt(0.5))),
+    )
+    yield from (each for each in found if each[0] > 0)
+
+
+def _twice(asked: Asked, reach: str) -> Iterator[Known]:
+    """Yield rotations of everything by two parts of a program."""
+    gain = float(asked.gain(asked.original)[0])
+    squared = "" if gain == 1 else f", and the gain {gain:.5g} is squared"
+    how = f"all angles are doubled{squared}"
+    yield "applied_twice", {"times": 2}, {"how": how}
+    if reach:
+        how = f"once by its position and once by its index in the call{squared}"
+        yield "applied_twice", {"pos": lambda at: at.pos + at.index, "gain": gain**2}, {"how": how}
 
 
 def _precision(reach: str) -> Iterator[Known]:
     """Yield every step of the formula in half precision, by itself and together with others."""
     before = ("positions", "frequencies", "product")
+    yield "precision.angles_summed", {"round_sum": "float32"}, {"dtype": "float32", "scope": ""}
     for dtype, short in SHORT.items():
         values, table = {"dtype": dtype, "scope": "", "also": ""}, {"round_table": dtype}
+        yield "precision.angles_summed", {"round_sum": dtype}, values
         for more in ({}, {"round_positions": dtype}) if reach == "run" else ():
             offset = {"pos": partial(_rounded_offset, dtype), **more}
             yield f"precision.positions_{short}", offset, {**values, "what": "offsets"}

@@ -12,6 +12,7 @@ from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.read import base_of, known, phasors, speeds, structure, whole_ends
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.rotation_calls import Ask, Places
+from posenc.verify.families.rotation_faults import gain_code, gains
 
 if TYPE_CHECKING:
     from posenc.verify.families.rotation import Rotation
@@ -26,22 +27,30 @@ def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
 
     Positions on several axes are (positions, pairs): the position that each pair follows.
     """
+    for _ in range(m["times"]):
+        x = _rotated_once(x, where, m, heads)
+    return x
+
+
+def _rotated_once(x: Array, where: Places, m: Model, heads: int) -> Array:
     head_dim = x.shape[-1]
     freq, gain = rows(m, "freq", where, heads), rows(m, "gain", where, heads)
     pair, partner, sign = lanes(head_dim, freq.shape[1], m)
     pos = where.pos if m["pos"] is None else m["pos"](where)
     at = rounded(pos if pos.ndim == 2 else pos[:, None], m["round_positions"])
     angle = at * rounded(freq * m["drift"], m["round_frequencies"])
-    angle = m["sign"] * rounded(angle, m["round_product"])
+    angle = summed(freq, at, m["round_sum"]) if m["round_sum"] else rounded(angle, m["round_product"])
+    angle = m["sign"] * angle
     numbers = pair if m["tables"] is None else lanes(head_dim, freq.shape[1], m, m["tables"])[0]
     at = np.maximum(numbers, 0)
-    cos, sin = (rounded(gain * f(angle), m["round_table"])[:, at] for f in (np.cos, np.sin))
+    gains = (gain if m["gained"] in (None, name) else 1.0 for name in ("cos", "sin"))
+    cos, sin = (rounded(of * f(angle), m["round_table"])[:, at] for of, f in zip(gains, (np.cos, np.sin), strict=True))
     if m["growth"] is not None:
         centre = (where.last + 1) // 2 if m["centre"] else 0.0
         grown = np.exp(np.clip(m["grow"] * m["growth"](rounded(pos, m["round_powers"]) - centre), -700, 700))
         grown = grown[:, np.maximum(lanes(head_dim, freq.shape[1], m, m["powers"])[0], 0)]
         cos, sin = cos * grown, sin * grown
-    cos, sin = np.where(pair >= 0, cos, 1.0), np.where(pair >= 0, sin, 0.0)
+    cos, sin = np.where(pair >= 0, cos, m["rest"]), np.where(pair >= 0, sin, 0.0)
     x = rounded(x, m["round_x"])
     if m["form"] == "same":
         sign = np.abs(sign)
@@ -51,6 +60,21 @@ def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
         y = np.where(late, x * cos + y[..., partner] * sign * sin, y)
     y = rounded(y, m["round_y"])
     return y if m["order"] is None else y[..., m["order"]]
+
+
+def summed(freq: Array, at: Array, dtype: str) -> Array:
+    """Return the angles at whole positions (positions, 1) if frequencies are added up in a dtype, token by token."""
+    end = int(at.max()) + 1
+    if dtype == "float32":
+        steps = np.broadcast_to(freq[-1].astype(np.float32), (end, freq.shape[1])).copy()
+        steps[0] = 0.0
+        total = np.cumsum(steps, 0, dtype=np.float32).astype(np.float64)
+    else:  # a sum that no longer grows stays
+        step, sums = rounded(freq[-1], dtype), [np.zeros(freq.shape[1])]
+        while len(sums) < end and not np.array_equal(sums[-1], after := rounded(sums[-1] + step, dtype)):
+            sums.append(after)
+        total = np.stack(sums)
+    return np.asarray(total[np.minimum(at[:, 0].astype(int), len(total) - 1)])
 
 
 def lanes(head_dim: int, n_pairs: int, model: Model, pairing: str | None = None) -> Lanes:
@@ -87,11 +111,13 @@ def rows(m: Model, name: str, where: Places, heads: int) -> Array:
 @np.errstate(all="ignore")
 def read(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
     """Return wrong pairs or positions that the answers show by themselves."""
-    for s in wrong:
-        if s.case.kind in ("near", "far"):
-            for fault in (*_of_structure(family, model, s), *_of_positions(family, s, model)):
-                if not fault.change or _stands(family, s, {**model, **fault.change}):
-                    return fault
+    some = [s for s in wrong if s.case.kind in ("near", "far")]
+    for s in some:
+        found = (*_of_structure(family, model, s), *_of_positions(family, s, model))
+        found = tuple(f for f in found if not f.change or _stands(family, s, {**model, **f.change}))
+        whole = (f for f in found if all(_stands(family, other, {**model, **f.change}) for other in some))
+        if found:
+            return next(whole, found[0])
     return None
 
 
@@ -143,6 +169,9 @@ def _of_positions(family: "Rotation", seen: Seen, model: Model) -> Iterator[Faul
         if name == "wraps":
             how = f"positions restart at {end:,.0f}"
             yield Fault("rope.table.wraps", {"pos": lambda at, end=end: at.pos % end}, {"how": how})
+            how = f"all positions from {end:,.0f} on are too small by {end:,.0f}"
+            less = {"pos": lambda at, end=end: np.where(at.pos < end, at.pos, at.pos - end)}
+            yield Fault("rope.table.restarts", less, {"how": how})
         else:
             how = f"positions from {end:,.0f} on use the angles of {end - 1:,.0f}"
             last = {"pos": lambda at, end=end: np.minimum(at.pos, end - 1)}
@@ -177,10 +206,12 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
     if not _stands(family, by_kind["near"], {**model, "freq": found, "gain": gain}):
         return Fault(family.mismatch)
     if abs(gain - want) > CLOSE:
-        code = {"yarn": "rope.yarn.attention_factor", "default": "rope.gain"}.get(asked.scaling, "rope.scaling.gain")
-        return Fault(code, {}, {"used": gain, "asked": want, "words": "no known formula"})
+        near = (words for other, words in gains(asked) if abs(gain - other) < CLOSE * gain)
+        words = next(near, "no known formula")
+        return Fault(gain_code(asked), {}, {"used": gain, "asked": want, "words": words})
     pair, base = int(np.abs(found / np.where(freq == 0, np.inf, freq) - 1).argmax()), base_of(found, asked.rotary_dim)
     if base is not None and abs(found[0] - 1) < 1e-4:
-        return Fault("rope.frequency.base", {}, {"used": known(base), "asked": asked.base})
+        used = known(base)
+        return Fault("rope.frequency.base", {}, {"used": base if used == asked.base else used, "asked": asked.base})
     values = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair])}
     return Fault("rope.frequency.mismatch", {}, values)

@@ -39,6 +39,16 @@ def _product(m: Array, q: Array, k: Array, r: Callable[[Array], Array]) -> Array
     return r(r(m) * r(k))  # Falcon's, in bfloat16
 
 
+BASES = {math.e: ": powers of e, not of 2", 10.0: ": powers of 10, not of 2", 4.0: ": powers of 4, not of 2"}
+ENDS = (256, 128, 512, 1024, 2048, 1000)  # where positions may start again: the query's is above them
+GROUPS = (2, 4, 8, 3)  # heads that share a slope, as query heads share a key
+# wrong exponents of head h of n, by the words for them
+INTEGERS: Mapping[str, Callable[[Array, int, int], Array]] = {
+    "-({top} // n) * (h + 1)": lambda h, n, top: top // n * (h + 1),
+    "-{top} // n * (h + 1)": lambda h, n, top: -(-top // n) * (h + 1),
+    "-({top} * (h + 1) // n)": lambda h, n, top: top * (h + 1) // n,
+    "-{top} * (h + 1) // n": lambda h, n, top: -(-top * (h + 1) // n),
+}
 # codes, words and formulas of slopes (heads, 1, 1), queries (q_len, 1), keys and a rounding function
 FORMS: tuple[tuple[str, str, Form], ...] = (
     ("buffer_slice_shifted", "queries are counted from 0", lambda m, q, k, r: -m * np.abs(q - q[0] - k)),
@@ -50,10 +60,18 @@ FORMS: tuple[tuple[str, str, Form], ...] = (
     # slopes of as many queries or keys as heads, if these are a power of two
     ("axis.queries", "query", lambda m, q, k, r: -(m.flat[0] ** (q - q[0] + 1)) * (q - k)),
     ("axis.queries", "key", lambda m, q, k, r: -(m.flat[0] ** (k + 1)) * (q - k)),
+    ("distance.normalised", "k_len", lambda m, q, k, r: -m * np.abs(q - k) / len(k)),
+    ("distance.normalised", "k_len - 1", lambda m, q, k, r: -m * np.abs(q - k) / max(len(k) - 1, 1)),
+    ("distance.normalised", "q_len", lambda m, q, k, r: -m * np.abs(q - k) / len(q)),
+    ("distance.curved", "the squared distance", lambda m, q, k, r: -m * (q - k) ** 2),
+    ("distance.curved", "minus the squared distance", lambda m, q, k, r: m * (q - k) ** 2),
+    ("distance.curved", "the root of the distance", lambda m, q, k, r: -m * np.sqrt(np.abs(q - k))),
+    ("distance.curved", "log(1 + distance)", lambda m, q, k, r: -m * np.log1p(np.abs(q - k))),
 )
 ROUNDED: tuple[tuple[str, Form], ...] = (
     ("positions_{}", lambda m, q, k, r: -m * np.abs(r(q) - r(k))),
     ("positions_{}", lambda m, q, k, r: -m * np.abs(r(r(q) - r(k)))),
+    ("positions_{}", lambda m, q, k, r: -m * np.abs(q - r(k))),
     ("product_bf16", _product),
     ("product_bf16", lambda m, q, k, r: r(-m * np.abs(q - k))),
     ("product_bf16", lambda m, q, k, r: r(r(m) * r(-np.abs(q - k)))),
@@ -132,6 +150,10 @@ def faults(family: "Alibi") -> Iterator[Fault]:
             yield Fault("alibi.definition.other_version", change, {"given": given, "how": how, "asked": asked})
     if right["rest"] == AUTHORS:
         yield from (Fault("alibi.slopes.not_power_of_two", {"rest": how}, {"how": how}) for how in REST)
+    top = int(right["series"].keywords["top"])
+    for words, exponents in INTEGERS.items():
+        change = {"series": partial(_whole, exponents, top)}
+        yield Fault("alibi.slopes.integer_division", change, {"words": words.format(top=top)})
     for dtype in SHORT:
         yield Fault("alibi.precision.slopes_fp16", {"round_slopes": dtype}, {"dtype": dtype})
     words = "when there are more keys than queries, the bias is the same for all keys"
@@ -143,6 +165,8 @@ def faults(family: "Alibi") -> Iterator[Fault]:
         values = {"words": words.format(ranks)}
         yield Fault("alibi.tensor_parallel.head_offset", {"ranks": (words, ranks)}, values)
     yield from (Fault(f"alibi.{code}", {"form": (form, None)}, {"words": words}) for code, words, form in FORMS)
+    for end in dict.fromkeys((family.end, *ENDS)) if family.end else ():
+        yield from _ends(end)
     values = {"given": FALCON, "how": ", rounded to bfloat16", "asked": asked}
     yield Fault("alibi.definition.other_version", {"form": (_product, "bfloat16")}, values)
     for (dtype, short), (code, form) in product(SHORT.items(), ROUNDED):
@@ -155,6 +179,49 @@ def faults(family: "Alibi") -> Iterator[Fault]:
         yield Fault("alibi.slopes.head_order", {"given": same}, {"exponents": exponents, "usual": usual})
     one = {n: np.full(n, s[0]) for n, s in found.items()}
     yield Fault("alibi.slopes.shared", {"given": one}, {"words": "all heads have one slope"})
+    for each in GROUPS:
+        fewer = {n: np.repeat(slopes_of(right, n // each), each) for n in found if n % each == 0}
+        if fewer:
+            yield Fault("alibi.slopes.shared", {"given": fewer}, {"words": f"each {each} heads have one slope"})
+
+
+def _ends(end: int) -> Iterator[Fault]:
+    """Yield distances and positions that stop, or start again, at a number."""
+    limited: Form = lambda m, q, k, r: -m * np.minimum(np.abs(q - k), end - 1)  # noqa: E731
+    yield Fault("alibi.distance.clamped", {"form": (limited, None)}, {"end": end - 1})
+    over: tuple[Form, ...] = (
+        lambda m, q, k, r: -m * (np.abs(q - k) % end),
+        lambda m, q, k, r: -m * np.abs(q % end - k % end),
+        lambda m, q, k, r: -m * np.abs(q - k % end),
+        lambda m, q, k, r: -m * np.abs((q - k + end) % (2 * end) - end),
+        lambda m, q, k, r: -m * np.abs((q + end) % (2 * end) - (k + end) % (2 * end)),
+    )
+    yield from (Fault("alibi.distance.wrapped", {"form": (form, None)}, {"end": end}) for form in over)
+
+
+def described(family: "Alibi") -> Fault | None:
+    """Return what is wrong with slopes that multiply the distance, but that no known rule explains."""
+    right = family.truth
+    wrong = {n: s for n, s in family.found.items() if not alike(s, family.steps_of(right, n))}
+    if not wrong:
+        return None
+    n, s = min(wrong.items())
+    want, low = slopes_of(right, n), 1 << (n.bit_length() - 1)
+    values = {"n": n, "found": _listed(s), "asked": _listed(want)}
+    if len(s) != n:
+        return Fault("alibi.slopes.count", {}, {"n": n, "count": len(s)})
+    if low < n and alike(s[:low], want[:low]) and all(map(is_power, set(family.found) - set(wrong))):
+        how = f"{_listed(s[low:])} from head {low} on"
+        return Fault("alibi.slopes.not_power_of_two", {}, {"how": how})
+    steps = np.diff(s)
+    if n > 2 and s.min() > 0 and np.ptp(steps) < 1e-3 * np.abs(steps).max():
+        return Fault("alibi.slopes.linear", {}, values)
+    return Fault("alibi.slopes.other", {}, values)
+
+
+def _listed(some: Array) -> str:
+    shown = ", ".join(f"{x:.4g}" for x in some[:4])
+    return shown + (", ..." if len(some) > 4 else "")
 
 
 def _scaled(family: "Alibi") -> Iterator[Fault]:
@@ -181,7 +248,15 @@ def _series(family: "Alibi") -> Iterator[Fault]:
         yield Fault("alibi.slopes.exponent_off_by_one", change, {"top": top, "count": count})
     for n in (4, 8, 12, 16, 32) if len(family.found) > 1 else ():  # with one number it is another last exponent
         yield Fault("alibi.slopes.heads_hardwired", {"series": partial(series, over=n)}, {"n": n})
-    for s in list(family.found.values())[:1]:
-        if s[0] != s[-1] > 0 and abs(last := -math.log2(s[-1]) - top) > 1e-4:
-            values = {"last": f"{last + top:.4g}", "top": top}
-            yield Fault("alibi.slopes.bias_max", {"series": partial(series, top=last + top)}, values)
+    for n, s in list(family.found.items())[:1]:
+        over = n if family.truth["rest"] == GEOMETRIC else 1 << (n.bit_length() - 1)
+        last = -math.log2(s[0]) * over if 0 < s[0] < 1 else top
+        if abs(last - top) > 1e-4:
+            words = next((w for base, w in BASES.items() if abs(last / top - math.log2(base)) < 1e-4), "")
+            values = {"last": f"{last:.4g}", "top": top, "words": words}
+            yield Fault("alibi.slopes.bias_max", {"series": partial(series, top=last)}, values)
+
+
+def _whole(exponents: Callable[[Array, int, int], Array], top: int, n: int) -> Array:
+    powers: Array = 2.0 ** -exponents(np.arange(n), n, top).astype(np.float64)
+    return powers

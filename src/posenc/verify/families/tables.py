@@ -24,6 +24,10 @@ def _numbers(values: Array) -> Array:
     return numbers.ravel().astype(np.float64)
 
 
+def _limited(rel: Array, top: float) -> Array:
+    return np.clip(rel, -top, top)
+
+
 class Line(Biases):
     """Distances along a line: T5's buckets, or one number for each distance up to a largest one."""
 
@@ -36,7 +40,8 @@ class Line(Biases):
         super().__init__(convention, spec)
         self.rule = T5("bucket_fn", {**(spec if self.t5 else {}), "bidirectional": not self.causal})
         top = float(spec.get("max_distance") or np.inf)
-        self.truth = {**self.rule.truth, "mask": self.masks()[0], "place": "end", "top": top}
+        own = {"top": top, "ends": None}  # a wrong rule of far distances, if there is one
+        self.truth = {**self.rule.truth, "mask": self.masks()[0], "place": "end", **own}
         self.tables: list[Array] = []
 
     def cases(self) -> Iterator[Case]:
@@ -91,7 +96,7 @@ class Line(Biases):
         if case.kind == "near":
             rel = np.arange(-k_len + 1.0, k_len)
             rows = self.rule.predict(model, Case("near", (rel,)))
-            return rows if self.t5 else np.clip(rel, -model["top"], model["top"])
+            return rows if self.t5 else (model["ends"] or _limited)(rel, model["top"])
         of_window = case.kind in ("far", "beyond")  # only its mask is compared
         if of_window or model["place"] == "flat":
             return np.full(size, np.nan if of_window else 0.0)
@@ -124,9 +129,21 @@ class Line(Biases):
     def faults(self) -> Iterator[Fault]:
         """Yield wrong buckets, and faults of calls with more keys than queries."""
         yield from self.windows()
-        yield from self.rule.faults() if self.t5 else ()
+        yield from self.rule.faults() if self.t5 else self._of_ends()
         yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "start"})
         yield Fault(f"{self.word}.decode.bias_dropped", {"place": "flat"})
+
+    def _of_ends(self) -> Iterator[Fault]:
+        """Yield signs that are lost, and distances that end, or start again, where the measured ones do."""
+        yield Fault("relative_bias.sign_lost", {"ends": lambda rel, top: _limited(np.abs(rel), top)})
+        line = self.numbers[len(self.numbers) // 2 :: -1]  # of keys behind, the query's own first
+        new = indices.firsts(line) == np.arange(len(line))
+        top = float(new.argmin())
+        if not new.all():
+            values = {"used": top - 1, "asked": self.truth["top"]}
+            yield Fault("relative_bias.max_distance", {"top": top - 1}, values)
+            yield Fault("relative_bias.wrapped", {"ends": lambda rel, _: rel % top}, {"end": top})
+            yield Fault("relative_bias.wrapped", {"ends": lambda rel, _: np.fmod(rel, top)}, {"end": top})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return distances that have several biases."""

@@ -110,7 +110,7 @@ class RowsOf:
 class Trained(Rows, Added):
     """A trained table of a text's positions: the added rows are read and judged like those of a function."""
 
-    word, shapes, guesses = "learned", ((2, 3),), False
+    word, shapes, guesses, masked = "learned", ((2, 3),), False, False
     ignores = "base temperature layout variant order origin activation_dtype"
     slack = Family.slack
 

@@ -79,18 +79,24 @@ class Recorder(_Calls):
         """Return numbers of the shape that a subject would return."""
         first, tokens = next(iter(args.values())), args.get("h", 0) * args.get("w", 0)
         random = partial(torch.randn, generator=self.generator)
+        if function == "scores":
+            return random(*args["q"].shape[:3], args["k"].shape[2])
         if "q" in args and function != "attention":
             return [random(args["q"].shape), random(args["k"].shape)]
         if function == "rotary":
             return [random(*args["position_ids"].shape, self.width) for _ in range(2)]
         if function == "slopes":
             return [2.0 ** -(i + 1) for i in range(args["n_heads"])]
-        if function == "bias":
+        if function == "bias" and "heads" in args:
             return random(*args.values())
+        if function == "bias":  # learned: of a text, or of an image with or without a class token
+            heads = args["w2"].shape[0] if "w2" in args else args["table"].shape[1]
+            n = tokens + ("table" in args)
+            return random(heads, *((n, n) if tokens else (args["q_len"], args["kv_len"])))
         if function in ("angles", "table"):
             rows, width = first.shape[1] if function == "angles" else tokens, self.width // 2
             return random(rows or 2 * args["n"] - 1, width if rows else self.width)
-        if function in ("rope", "forward", "attention", "score_mod", "rotate_queries_or_keys"):
+        if function in ("rope", "forward", "attention", "score_mod", "shift", "rotate_queries_or_keys"):
             return random(first.shape)
         shape = [tokens, tokens] if function == "index" else list(first.shape) if isinstance(first, Tensor) else [3]
         if "segments" in args:

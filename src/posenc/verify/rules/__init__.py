@@ -3,11 +3,13 @@
 import difflib
 import functools
 import json
+import string
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+FOUND, ASKED = {"used", "found", "speed", "at"}, {"asked", "wanted", "position"}  # slots of messages
 FIELDS = {"title", "says", "why", "fix", "reports", "like"}
 
 
@@ -37,6 +39,18 @@ class Rule:
     def to_dict(self) -> dict[str, Any]:
         """Return the rule ready for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "says"}
+
+    def says_nothing(self, values: Mapping[str, Any]) -> bool:
+        """Return whether its message would print the same value for what was found and what was asked.
+
+        >>> find("rope.frequency.base").says_nothing({"used": 10_000.1, "asked": 10_000.0})
+        True
+        """
+        said = {}
+        for _, name, form, how in string.Formatter().parse(self.says):
+            if name in values and name in FOUND | ASKED:
+                said[name] = f"{{{name}{'!' + how if how else ''}:{form or ''}}}".format(**values)
+        return not {said[name] for name in FOUND & set(said)}.isdisjoint(said[name] for name in ASKED & set(said))
 
 
 @functools.cache
