@@ -286,7 +286,16 @@ AXIAL = {
 }
 INTERLEAVED = WAN_SPEC | {"layout": "interleaved"}
 COG64 = {"encoding": "axial_rope", "head_dim": 64, "section": [12, 10, 10], "layout": "interleaved"}
+LINEAR = {"encoding": "axial_rope", "head_dim": 64, "scaling": "linear", "factor": 4.0, "layout": "interleaved"}
 TURNED = {
+    "two axes, scaled": (turn(axial((32, 32), ladder((32, 32)) / 4)), LINEAR, "pass"),
+    "two axes, not scaled": (turn(axial((32, 32))), LINEAR, "rope.config.scaling_ignored"),
+    "three axes, scaled": (turn(axial(COG, ladder(COG) / 4)), LINEAR | {"widths": list(COG)}, "pass"),
+    "two axes of M-RoPE": (
+        turn(axial((24, 40), ladder((64,)))),
+        {"encoding": "mrope", "head_dim": 64, "section": [12, 20], "order": "yx", "layout": "interleaved"},
+        "pass",
+    ),
     "tables cut as Wan's were": (full_tables((24, 20, 20), (22, 21, 21), "Wan"), COG64, CUT),
     "tables cut, rows of two angles": (full_tables((24, 20, 20), (22, 21, 21), "Cog"), COG64, CUT),
     "tables cut as made": (full_tables((24, 20, 20), (24, 20, 20), "Cog"), COG64, "pass"),
@@ -539,7 +548,7 @@ REFUSED = [
     ("mrope_fn", MROPE | {"axes": [0, 1, 2]}, "Leave section out"),
     ("mrope_fn", MROPE | {"rotary_side": "last"}, "mrope_fn does not read 'rotary_side'"),
     ("mrope_fn", MROPE | {"scaling": "dynamic", "factor": 2.0, "max_positions": 2048}, "do not depend on the length"),
-    ("rope_axes_fn", WAN_SPEC | {"order": "yx"}, "order names two axes"),
+    ("rope_axes_fn", WAN_SPEC | {"order": "yx"}, "order names two unscaled axes"),
 ]
 
 

@@ -227,6 +227,14 @@ def test_slopes_buckets_and_tables():
     found = identify(mrope_angles, "mrope_fn")
     assert (found.kind, found.base, found.parameters["section"]) == ("angles", 123456.0, [8, 4, 4])
     assert "in blocks: time, width, height" in found.parameters["axes"]
+    wan = [1e4 ** (-torch.arange(0, width, 2).double() / width) for width in (44, 42, 42)]
+    for n, freq in ((3, wan), (4, [wan[1]] * 4)):
+        found = identify(
+            lambda ids, n=n, f=freq: torch.cat([ids[a, :, None] * f[a] for a in range(n)], 1) % 6.283185307179586,
+            "mrope_fn",
+        )
+        assert (found.base, found.parameters["ladder"], found.unknown) == (1e4, "axis", ())
+        assert found.parameters["section"] == [len(part) for part in freq]
     found = identify(rope2d_table, "rope2d_table_fn")
     assert (found.base, found.parameters["section"]) == (100.0, [8, 8])
     assert "in blocks: y, x" in found.parameters["axes"]

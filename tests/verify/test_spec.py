@@ -119,7 +119,7 @@ def test_what_nobody_reads_is_told():
         ("slopes_fn", "scaling", "linear"),
         ("bucket_fn", "rope_parameters", {"rope_type": "linear", "factor": 2.0}),
         ("rope_fn", "section", [2, 3, 3]),
-        ("rope_axes_fn", "scaling", {"rope_type": "linear", "factor": 4.0}),
+        ("rope2d_table_fn", "scaling", {"rope_type": "linear", "factor": 4.0}),
         ("mrope_fn", "padding", "left"),
     ],
 )

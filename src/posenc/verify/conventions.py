@@ -105,12 +105,12 @@ CONVENTIONS: Mapping[str, Convention] = {
     "mrope_fn": Convention(
         "angles(position_ids) -> (seq, head_dim / 2), position_ids (3, seq), or as many rows as the spec has axes",
         (_POSITIONS + " coords",),
-        encodings="mrope",
+        encodings="mrope axial_rope",
     ),
     "rope2d_table_fn": Convention(
         "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y",
         (_H, _W),
-        encodings="rope2d",
+        encodings="rope2d axial_rope",
     ),
     "mrope_positions_fn": Convention(
         "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns), "
@@ -122,7 +122,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns, or of all axes "
         "of the spec",
         ("", _POSITIONS + " coords"),
-        encodings="rope2d",
+        encodings="rope2d axial_rope mrope",
     ),
     "additive_module": Convention(
         "forward(x) -> x + code, x (batch, seq, dim)",

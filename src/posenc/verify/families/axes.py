@@ -52,7 +52,11 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
         return MRope(convention, spec)
     if convention == "rope2d_table_fn":
         return pictures.Picture(convention, spec)
-    return (pictures.Rotated if (count(spec) or 2) == 2 else pictures.RotatedAxes)(convention, spec)
+    is_scaled = spec.get("scaling", "none") not in ("none", "default")
+    has_bases = isinstance(spec.get("base"), list | tuple)
+    if (count(spec) or 2) == 2 and not (is_scaled or has_bases or spec.get("config") or spec.get("axes")):
+        return pictures.Rotated(convention, spec)
+    return pictures.RotatedAxes(convention, spec if count(spec) else {**spec, "n_axes": 2})
 
 
 def count(spec: Mapping[str, Any]) -> int | None:
@@ -245,7 +249,7 @@ class MRope(Angles):
         rotary = config.rotary(asked.source, pairing="half")
         self.section, self.axes, self.arranged = self._divided(rotary)
         self.names = AXES if len(self.section) == 3 else tuple(f"axis {a}" for a in range(len(self.section)))
-        usual = "axis" if convention == "rope_axes_fn" and rotary.sections is None else "shared"
+        usual = "axis" if spec.get("widths") or (convention == "rope_axes_fn" and not rotary.sections) else "shared"
         self.ladder = spec.get("ladder") or USUAL.get(spec.get("encoding", ""), usual)
         self.definition = "axial_rope" if self.ladder != "shared" else "mrope"
         self.definition += " interleaved" if self.arranged == "interleaved" else ""
@@ -408,7 +412,12 @@ class MRope(Angles):
     def _scalings(self) -> Iterator[Fault]:
         """Yield a missing scaling, one over another width, and the known faults of scalings of one axis."""
         asked, over, i = self.asked, {"over": "the whole head"}, np.arange(self.n)
+        said = {"scaling": asked.scaling, "base": asked.base}
         if self.ladder != "shared":
+            if asked.scaling != "default":
+                unscaled = speeds("axis", self.axes, self.base)
+                yield Fault("rope.config.scaling_ignored", {"freq": unscaled, "gain": 1.0}, said)
+                yield Fault("rope.config.scaling_ignored", {"freq": unscaled}, said)
             return
         if asked.rotary_dim < asked.head_dim:
             whole = {"partial_rotary_factor": 1.0}

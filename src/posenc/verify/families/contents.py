@@ -417,15 +417,25 @@ VIEWS: Mapping[str, Callable[[Array, int], Array]] = {
 Way = tuple[str, str, str, int]
 # wrong buckets of DeBERTa-v2 from |distance| beyond mid, and the largest distance
 _BUCKETS: Mapping[str, Callable[[Array, int, int], Array]] = {
-    "|distance| is divided by mid as integers": lambda a, mid, top: mid + np.ceil(_log(a // mid, mid, top)),
-    "it is rounded down, not up": lambda a, mid, top: mid + np.floor(_log(a / mid, mid, top)),
-    "it is rounded to the nearest number, not up": lambda a, mid, top: mid + np.round(_log(a / mid, mid, top)),
-    "mid is not added": lambda a, mid, top: np.ceil(_log(a / mid, mid, top)),
-    "it is multiplied by mid, not by mid - 1": lambda a, mid, top: mid + np.ceil(_log(a / mid, mid, top, 1)),
-    "it is divided by log(max_distance / mid)": lambda a, mid, top: mid + np.ceil(_log(a / mid, mid, top + 1)),
-    "it uses log(|distance|), not log(|distance| / mid)": lambda a, mid, top: mid + np.ceil(_log(a, mid, top)),
-    "there is no logarithm: far distances are clipped": lambda a, mid, top: a,
-    "distances beyond mid share one bucket": lambda a, mid, top: mid + 0 * a,
+    "beyond num_buckets / 2, |distance| is divided by mid as integers": lambda a, mid, top: (
+        mid + np.ceil(_log(a // mid, mid, top))
+    ),
+    "beyond num_buckets / 2, it is rounded down, not up": lambda a, mid, top: mid + np.floor(_log(a / mid, mid, top)),
+    "beyond num_buckets / 2, it is rounded to the nearest number, not up": lambda a, mid, top: (
+        mid + np.round(_log(a / mid, mid, top))
+    ),
+    "beyond num_buckets / 2, mid is not added": lambda a, mid, top: np.ceil(_log(a / mid, mid, top)),
+    "beyond num_buckets / 2, it is multiplied by mid, not by mid - 1": lambda a, mid, top: (
+        mid + np.ceil(_log(a / mid, mid, top, 1))
+    ),
+    "beyond num_buckets / 2, it is divided by log(max_distance / mid)": lambda a, mid, top: (
+        mid + np.ceil(_log(a / mid, mid, top + 1))
+    ),
+    "beyond num_buckets / 2, it uses log(|distance|), not log(|distance| / mid)": lambda a, mid, top: (
+        mid + np.ceil(_log(a, mid, top))
+    ),
+    "beyond num_buckets / 2, there is no logarithm: far distances are clipped": lambda a, mid, top: a,
+    "beyond num_buckets / 2, distances beyond mid share one bucket": lambda a, mid, top: mid + 0 * a,
 }
 
 

@@ -318,10 +318,10 @@ class RotatedAxes(OfVectors, MRope):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        if spec.get("order"):
+        if spec.get("order") not in (None, *["yx"] * (len(self.section) == 2)):
             raise ValueError(
-                f"verify: order names two axes; got order {spec['order']!r} for {len(self.section)}. Remove it: the "
-                "first numbers of section or widths are those of the first axis."
+                f"verify: order names two unscaled axes; got order {spec['order']!r}, {len(self.section)} axes and "
+                f"scaling {self.asked.scaling!r}. Remove it: the first pairs follow the first axis."
             )
         self.blocks, all_places = self.arranged == "blocks", places(len(self.section))
         self.near = all_places[all_places.max(1) < 64]

@@ -1,6 +1,6 @@
 """Identify code without rotations: slopes, buckets, tables of angles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,9 @@ import torch
 from posenc import verify
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import observe
+from posenc.verify.engine.read import speeds
 from posenc.verify.engine.records import Array
+from posenc.verify.families.axes import AXES
 from posenc.verify.guard import SubjectError, array, call
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.rules import fit, snap
@@ -64,11 +66,20 @@ def _is(subject: Any, convention: str, spec: dict[str, Any]) -> bool:
 
 
 def mrope(subject: Any) -> Identification:
-    """Identify angles(position_ids (3, seq)): the axis of each pair, and the base."""
-    ids = torch.cat([torch.zeros(3, 1, dtype=torch.int64), 2**13 * torch.eye(3, dtype=torch.int64)], 1)
-    got = _numbers(subject, ids, rows=4, what="angles(position_ids)").reshape(4, -1)
-    steps = (got[1:] - got[0]) / 2**13
-    return _angles("mrope_fn", got[0], dict(zip(("time", "height", "width"), steps, strict=True)))
+    """Identify angles(position_ids (3, seq)), or of 4 axes: the axis of each pair, and the base."""
+    try:
+        return _of_axes(subject, AXES)
+    except SubjectError:
+        return _of_axes(subject, [f"axis {axis}" for axis in range(4)])
+
+
+def _of_axes(subject: Any, names: Sequence[str]) -> Identification:
+    pos = np.array([0, *(2**power for power in range(14))])  # doubling steps count whole rotations
+    ids = np.concatenate([np.outer(unit, pos) for unit in np.eye(len(names), dtype=np.int64)], 1)
+    got = _numbers(subject, torch.from_numpy(ids), rows=ids.shape[1], what="angles(position_ids)")
+    each = np.exp(1j * got.reshape(len(names), len(pos), -1))
+    steps = {name: speeds(pos, z)[0] for name, z in zip(names, each, strict=True)}
+    return _angles("mrope_fn", got.reshape(len(pos) * len(names), -1)[0], steps)
 
 
 def rope2d(subject: Any) -> Identification:
@@ -88,10 +99,11 @@ def _angles(name: str, origin: Array, steps: dict[str, Array]) -> Identification
     changes = np.r_[True, np.diff(follows) != 0]
     order = ", ".join(names[axis] for axis in follows[changes])
     section = [int((follows == axis).sum()) for axis in range(len(names))]
-    rule = fit(freq, 1e-10, 2 * len(freq))
-    if rule.base is None:  # the frequencies may start again with each axis
-        part = freq[follows == follows[0]]
-        rule = fit(part, 1e-10, 2 * len(part))
+    rule, ladder = fit(freq, 1e-10, 2 * len(freq)), "shared"
+    parts = [freq[follows == axis] for axis in dict.fromkeys(follows)]
+    each = [fit(part, 1e-10, 2 * len(part)) for part in parts if rule.base is None]
+    if each and all(one.base == each[0].base is not None for one in each):  # frequencies start again with each axis
+        rule, ladder = each[0], "axis"
     order = f"in blocks: {order}" if changes.sum() <= len(names) else "alternating"
     words = f"sections {section} of ({', '.join(names)}), {order}"
     return Identification(
@@ -99,7 +111,7 @@ def _angles(name: str, origin: Array, steps: dict[str, Array]) -> Identification
         "angles",
         base=rule.base,
         scaling=rule.kind,
-        parameters={"axes": words, "section": section, **rule.parameters},
+        parameters={"axes": words, "section": section, "ladder": ladder, **rule.parameters},
         unknown=(*unknown, *rule.unknown),
         measured={"pairs": len(freq), "frequencies": freq.tolist()},
     )
