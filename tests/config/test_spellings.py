@@ -30,6 +30,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embedding
 LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 BASE = {"rope_theta": 12345.0}
 SCALED = BASE | {"rope_scaling": YARN, "max_position_embeddings": 8192}
+V4_KEYS = BASE | {"compress_ratios": [0, 0, *[4, 128] * 5], "qk_rope_head_dim": 64, "compress_rope_theta": 160000}
 TURNS = ["sliding_attention", "full_attention", "full_attention"] * 4
 QWEN = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 5}
 NEOX = {"rotary_emb_base": 777.0, "rotary_pct": 0.5}
@@ -48,6 +49,7 @@ OWN = {
     "cohere2_moe": [PATTERN | {"first_k_dense_replace": 3, "prefix_dense_sliding_window_pattern": 2}],
     "deepseek_ocr2_text": [{"head_dim": 32}],
     "deepseek_v3": [SCALED | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}],
+    "deepseek_v4": [{**V4_KEYS, "rope_scaling": YARN}],
     "dory": [{"layer_types": ["sliding_attention", "mlp", "full_attention", "mlp"] * 6}],
     "dots1": [QWEN | {"use_sliding_window": False}],
     "dots3_note_text": [{"use_dsa": False}, {"use_sliding_window": False}, BASE | {"swa_rope_theta": 4321.0}, SCALED,
@@ -63,6 +65,8 @@ OWN = {
     "granite_swa": [BASE | {"layer_rope_theta": [0, 1e4, 1e4, 1e4] * 3}],
     "gptj": [{"rotary_dim": 32}],
     "hunyuan_v1_dense": [BASE | {"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}],
+    "hunyuan_vl_text": [BASE | {"head_dim": 128, "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "factor": 1.0,
+                                                                 "xdrope_section": [16, 16, 16, 16]}}],
     "laguna": [{"layer_types": TURNS}],
     "lfm2": [{"full_attn_idxs": [1, 3]}],
     "llama": [BASE | {"rope_scaling": LLAMA3, "max_position_embeddings": 16384}],
@@ -97,6 +101,10 @@ OWN = {
     "sarvam_moe": [{"partial_rotary_factor": 0.5}],
     "smollm3": [{"no_rope_layer_interval": 3}, {"no_rope_layers": [1, 0, 1] * 4}],
     "t5gemma2_text": [PATTERN, GEMMA],
+    "step3p5": [{"layer_types": TURNS, "rope_theta": [1e4, 5e6, 5e6] * 4, "partial_rotary_factors": [1.0, 0.5, 0.5] * 4,
+                 "rope_scaling": LLAMA3, "max_position_embeddings": 16384, "sliding_window": 64}],
+    "ultrabert": [{"attention_windows": [64, 0, 0] * 4, "rope_theta": [1e4, 5e5, 5e5] * 4},
+                  {"rope_theta": [1e4, 1e4, 5e5] * 4}],
 }  # fmt: skip
 # for types whose default head has 42 or 73 dimensions, or that want other keys to agree
 SIZES = {name: {"head_dim": 128} for name in ("glm4_moe", "glm4v_moe_text", "hunyuan_v1_dense", "qwen3_omni_moe_text")}
@@ -182,12 +190,13 @@ def test_both_spellings_of_the_keys_of_a_type(name, keys):
 def test_frequencies_of_a_published_file_are_those_of_the_module(name):
     """By the rotary module that transformers builds for it."""
     for keys in (BASE, *OWN.get(name, ())):
-        fields = published(name, keys if name != "ultrabert" else {})
+        fields = published(name, {} if name == "ultrabert" and keys is BASE else keys)
         theirs, model = load(fields), open_model(fields)
         if name in BORROWED:
             theirs = load(saved(theirs) | {"model_type": BORROWED[name]})
         for kind in filter(kinds.rotates, dict.fromkeys(kinds.layers(model))):
-            agree(frequencies.from_config(fields, kind, seq_len=1024), *embedding(theirs, kind))
+            label = config.models.LABELS.get(name, {}).get(kind, kind)
+            agree(frequencies.from_config(fields, kind, seq_len=1024), *embedding(theirs, label))
 
 
 @pytest.mark.parametrize("whole", TEXT)

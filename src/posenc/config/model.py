@@ -133,7 +133,7 @@ def open_model(source: Source) -> Model:
             break
         outer.append((key, fields))
         fields, model_type = fields[key], fields[key].get("model_type", TEXT.get(str(model_type), model_type))
-    if not outer and str(model_type) in FLAT:
+    if not outer and isinstance(model_type, str) and model_type in FLAT:
         model_type = TEXT[model_type]
     if model_type is not None:
         values.text(WHO, "model_type", model_type)

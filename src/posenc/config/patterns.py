@@ -71,11 +71,6 @@ _LISTED: dict[str, tuple[str, str, str, list[int] | None]] = {
     "mllama_text_model": ("cross_attention_layers", CROSS, FULL, list(range(3, 40, 5))),
     "molmo2_text": ("rope_scaling_layers", FULL, UNSCALED, None),
 }
-# types whose files state a number for each layer: (key, the object with it, the kind where it is 0, and elsewhere)
-_STATED: dict[str, tuple[str, str, str, str]] = {
-    "minimax_m3_vl_text": ("sparse_attention_freq", "sparse_attention_config", FULL, "minimax_m3_sparse"),
-    "ultrabert": ("attention_windows", "", FULL, SLIDING),
-}
 
 
 def pattern(model: Model, n: int, rotating: list[bool]) -> list[str]:
@@ -91,7 +86,7 @@ def pattern(model: Model, n: int, rotating: list[bool]) -> list[str]:
         ValueError: A number is out of range.
     """
     name = model.name
-    if (listed := _listed(model, n) or _stated(model, n)) is not None:
+    if (listed := _listed(model, n) or _sparse(model, n)) is not None:
         return listed
     if name == "llama4_text":
         chunked = CHUNKED if model.fields.get("attention_chunk_size", 1) is not None else FULL
@@ -153,22 +148,21 @@ def _listed(model: Model, n: int) -> list[str] | None:
     return [inside if i in chosen else outside for i in range(n)]
 
 
-def _stated(model: Model, n: int) -> list[str] | None:
-    """Return the kinds if a file states a number for each layer, else None."""
-    if model.name not in _STATED:
+def _sparse(model: Model, n: int) -> list[str] | None:
+    """Return the kinds of MiniMax-M3, whose files state which layers attend sparsely; None if a file does not."""
+    around, key = "sparse_attention_config", "sparse_attention_freq"
+    if model.name != "minimax_m3_vl_text" or not model.fields.get(around):
         return None
-    key, around, none, some = _STATED[model.name]
-    holder = values.mapping(WHO, around, model.fields.get(around) or {}) if around else model.fields
-    if holder.get(key) is None:
+    if (listed := values.mapping(WHO, around, model.fields[around]).get(key)) is None:
         return None
-    if len(entries := values.sequence(WHO, key, holder[key], longest=MAX_LAYERS)) != n:
+    if len(entries := values.sequence(WHO, key, listed, longest=MAX_LAYERS)) != n:
         raise values.out_of_range(
             f"{WHO}: {key} must have one entry for each of the {n} layers; got {len(entries)}. Correct it.",
             key,
             entries,
             f"a list of {n} entries",
         )
-    return [some if entry else none for entry in entries]
+    return ["minimax_m3_sparse" if entry else FULL for entry in entries]
 
 
 def _dots3(model: Model, n: int) -> list[str]:

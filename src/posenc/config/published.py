@@ -255,6 +255,20 @@ def _hunyuan_vl(model: "Model") -> Fields:
     return fields
 
 
+def _ultrabert(model: "Model") -> Fields:
+    """Take the kind and the base of each layer from lists of windows and of bases."""
+    fields, n = dict(model.fields), _count(model.fields)
+    if isinstance(windows := fields.get("attention_windows"), list):
+        fields["sliding_window"] = next(filter(None, windows), fields.get("sliding_window"))
+        if fields.get("layer_types") is None:
+            fields["layer_types"] = [SLIDING if window else FULL for window in windows]
+    if isinstance(fields.get("rope_theta"), list) and n is not None and not fields.get("rope_parameters"):
+        kinds = fields.setdefault("layer_types", [SLIDING if (i + 1) % 3 else FULL for i in range(n)])
+        if isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds):
+            fields["rope_parameters"] = _by_kind(fields, kinds)
+    return fields
+
+
 # types whose text part has this type, whatever the file calls it
 _TEXT_OF = {"step3p7": "step3p5"}
 _XDROPE = (("type", "xdrope"), ("rope_type", "xdrope"))
@@ -262,6 +276,7 @@ _RULES: dict[str, Callable[["Model"], Fields]] = {
     "deepseek_v4": _deepseek_v4,
     "hunyuan_vl_text": _hunyuan_vl,
     "step3p5": _step3p5,
+    "ultrabert": _ultrabert,
 }
 
 
