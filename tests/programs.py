@@ -3,7 +3,8 @@
 `verify/programs/*.py` are correct, each with STYLE (its convention), SPEC, EXPECT and build(). `verify/faults.toml`
 changes them by replacing text, each old text occurring once:
 
-    [corpus.NAME]  # a fault of a public report; [unseen.NAME]: of an author who had not seen the checks
+    [corpus.NAME]  # a fault of a public report; [unseen.NAME]: of an author who had not seen the checks;
+                   # [kinds.NAME]: one of a kind, without a report
     program = "hf_plain"
     spec = {head_dim = 16}              # what the caller says otherwise than SPEC, where that differs
     given = [["old text", "new text"]]  # what is correct but different in this case, where something is
@@ -80,7 +81,7 @@ def from_entry(name: str, entry: dict[str, Any], program: str) -> Case:
 
 @cache
 def cases() -> dict[str, Case]:
-    """Return every program by its name: programs/NAME, corpus/NAME, unseen/NAME, innocent/NAME and before/NAME.
+    """Return every program by its name: programs/NAME, GROUP/NAME for each group of the file, and before/NAME.
 
     before/NAME is what a fault is compared with, where that is not its program as it stands.
     """

@@ -1,8 +1,9 @@
 """Attention as a whole: outputs give weights, and weights give scores up to a constant in each row."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,20 @@ FAR = (900, 901, 1003, 1290, 1291, 1500, 1777, 1778, 2049, 2101)
 ROTATIONS = {"rope": "rope_fn", "xpos": "xpos_fn"}  # the convention whose family predicts the rotated vectors
 LONGEST = 80  # tokens of a call that finds the end of a window
 KEPT = 4  # first tokens that each token may see outside its window
-MOVES = {  # wrong positions of tokens
+
+
+def _split(of: Callable[[int], Array], at: Array, rows: int) -> Array:
+    return np.asarray(at[of(len(at)).astype(int)])
+
+
+MOVES: Mapping[str, Callable[[Array, int], Array]] = {  # wrong positions of tokens
     "index": lambda at, rows: np.arange(float(len(at))),
     "nowhere": lambda at, rows: 0 * at,
     "too_short": lambda at, rows: np.minimum(at, rows - 1),
     "wraps": lambda at, rows: at % rows,
     "reversed": lambda at, rows: at[::-1],
     "summed": lambda at, rows: at.cumsum(),
-    **{order: lambda at, rows, of=of: at[of(len(at)).astype(int)] for order, of in SPLITS.items()},
+    **{order: partial(_split, of) for order, of in SPLITS.items()},
 }
 ROWS = (64, 100, 128, 256, 500, 512, 1000, 1024, 2000, 2048)  # ends of tables
 OF_SLOPES = {"series", "rest", "ranks", "factor", "round_slopes", "given"}

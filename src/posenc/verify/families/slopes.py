@@ -258,5 +258,5 @@ def _series(family: "Alibi") -> Iterator[Fault]:
 
 
 def _whole(exponents: Callable[[Array, int, int], Array], top: int, n: int) -> Array:
-    powers: Array = 2.0 ** -exponents(np.arange(n), n, top).astype(np.float64)
+    powers: Array = 2.0 ** -exponents(np.arange(float(n)), n, top)
     return powers
