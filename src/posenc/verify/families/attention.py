@@ -75,6 +75,7 @@ class Attention(Family):
         name = {"alibi": "authors", "rope": "roformer"}.get(self.encoding, "posenc")
         self.definition = f"{self.encoding or 'attention'}@{name}"
         self.sink = False
+        self.first: Seen | None = None
         self.shown: dict[Case, NDArray[np.bool_]] = {}  # where a weight is visible
 
     def cases(self) -> Iterator[Case]:
@@ -206,6 +207,7 @@ class Attention(Family):
 
     def _fall(self) -> Array:
         """Return by how much the scores of each head fall from token to token."""
+        assert self.first is not None
         shown, (product, _) = self.shown[self.first.case], self.predict(self.truth, self.first.case)
         x = rowless(np.abs(np.subtract.outer(POSITIONS, POSITIONS)) + 0 * product, shown)
         fall = -(x * rowless(self.first.value - self.scale * product, shown)).sum((0, 2, 3))
@@ -220,9 +222,10 @@ class Attention(Family):
         yield Fault("positions.given_ignored", {"moved": ("index", 0)}, {"how": how})
         if self.rotation is None:
             yield from self._of_bias()
-        yield Fault("positions.reversed", {"moved": ("reversed", 0)})
-        yield Fault("positions.summed", {"moved": ("summed", 0)})
-        yield from (Fault("positions.zigzag", {"moved": (words, 0)}, {"words": words}) for words in SPLITS)
+        if self.encoding != "xpos":  # it is predicted only at the positions of its own calls
+            yield Fault("positions.reversed", {"moved": ("reversed", 0)})
+            yield Fault("positions.summed", {"moved": ("summed", 0)})
+            yield from (Fault("positions.zigzag", {"moved": (words, 0)}, {"words": words}) for words in SPLITS)
         if self.rotation is None:
             return
         for rows in ROWS:
@@ -236,8 +239,8 @@ class Attention(Family):
         yield Fault("alibi.slopes.not_power_of_two", {"slopes": "geometric"}, {"how": slopes.GEOMETRIC})
         yield Fault("alibi.scale.applied_to_bias", {"bias": -self.scale}, {"factor": f"{self.scale:.5g}", "why": ""})
         known = bias.Alibi("slopes_fn", {"heads": self.heads, "causal": True})
-        known.found = {self.heads: self._fall()}
-        for fault in slopes.faults(known):
+        known.found = {self.heads: self._fall()} if self.first else {}
+        for fault in slopes.faults(known) if self.first else ():
             if set(fault.change) <= OF_SLOPES:
                 wrong = slopes.slopes_of({**known.truth, **fault.change}, self.heads)
                 if len(wrong) == self.heads:
