@@ -38,7 +38,7 @@ def frequencies_of_the_whole_width():
     return table
 
 
-@fault("score_mod", ("alibi.slopes.shared",), encoding="alibi", heads=16, causal=True)
+@fault("score_mod", ("alibi.slopes.integer_division",), encoding="alibi", heads=16, causal=True)
 def exponents_by_integer_division():
     def score_mod(score, b, h, q_idx, kv_idx):
         return score + 2.0 ** (-(8 // 16) * (h + 1.0)) * (kv_idx - q_idx)

@@ -81,8 +81,7 @@ def from_entry(name: str, entry: dict[str, Any], program: str) -> Case:
 
 @cache
 def cases() -> dict[str, Case]:
-    """Return every program by its name: programs/NAME, corpus/NAME, unseen/NAME, drawn/NAME, innocent/NAME
-    and before/NAME.
+    """Return every program by its name: programs/NAME, GROUP/NAME for each group of the file, and before/NAME.
 
     before/NAME is what a fault is compared with, where that is not its program as it stands.
     """

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from posenc.verify import FAMILIES, family_of, rules
+from posenc.verify import FAMILIES, family_of, rules, sentences
+from posenc.verify.engine import Fault, Verdict
 from posenc.verify.sentences import message_of
 
 ROPE = {"head_dim": 16, "base": 10000.0, "layout": "half"}
@@ -91,3 +92,25 @@ def test_a_rule_takes_what_it_leaves_out_from_the_rule_that_it_is_like():
     like, rule = rules.find("mrope.precision.positions_bf16"), rules.find("rope2d.precision.positions_fp16")
     assert (rule.why, rule.fix) == (like.why, like.fix)
     assert rule.reports == ()
+
+
+ALIKE = [
+    ("sinusoidal.frequency.base", {"base": 10000.000001, "asked": 10000.0}, "is 10000, but 10000"),
+    ("sinusoidal.start", {"start": 1.0, "asked": 1.0}, "should have 1"),
+    ("t5.bucket.max_distance_hardwired", {"used": 128, "asked": 128}, "not 128"),
+]
+
+
+@pytest.mark.parametrize(("code", "values", "absurd"), ALIKE)
+def test_no_message_asks_for_the_value_that_was_found(code, values, absurd):
+    said = message_of(rules.find(code), Fault(code, {}, values))
+    assert absurd not in said
+    other = values | {next(iter(values)): 7}
+    assert absurd.split()[-1] in message_of(rules.find(code), Fault(code, {}, other))
+
+
+@pytest.mark.parametrize(("found", "is_shown"), [(1.0000000001, False), (1.5, True)])
+def test_found_and_expected_are_shown_only_if_they_look_different(found, is_shown):
+    verdict = Verdict("fail", [Fault("alibi.mismatch")], 1.0, {"found": found, "expected": 1.0})
+    (cause,) = sentences.report(verdict, "bias_fn", "alibi").causes
+    assert ("expected 1" in cause.message) == is_shown

@@ -1,6 +1,7 @@
 """Write reports in words: only here do codes and numbers become sentences; `formats` writes them for programs."""
 
 import math
+import string
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,9 @@ def _cause_of(fault: "Fault", verdict: "Verdict") -> Cause:
     rule, values = rules.find(fault.code), fault.values
     message = message_of(rule, fault)
     case = verdict.case if fault is verdict.faults[0] else dict(fault.case)
-    if "message" not in values and ("found" in case or "expected" in case):
-        message += "; " + ", ".join(f"{name} {_value(case[name])}" for name in ("found", "expected") if name in case)
+    numbers = {name: _value(case[name]) for name in ("found", "expected") if name in case}
+    if "message" not in values and numbers and len(set(numbers.values())) == len(numbers):  # rounded, they may be alike
+        message += "; " + ", ".join(f"{name} {value}" for name, value in numbers.items())
     fix = values.get("fix") or _filled(rule.fix, values) or rule.fix
     return Cause(fault.code, message, float(values.get("evidence", verdict.evidence)), case, fix)
 
@@ -35,12 +37,19 @@ def message_of(rule: rules.Rule, fault: "Fault") -> str:
     return str(own or _filled(rule.says, fault.values) or fault.values.get("words") or rule.title)
 
 
+ASKED = ("asked", "usual", "window", "top")  # slots for what should be
+
+
 def _filled(template: str, values: Mapping[str, Any]) -> str:
-    """Return a sentence with its slots filled; empty if a value is missing."""
+    """Return a sentence with its slots filled; empty if a value is missing, or if a value should be what it is."""
+    slots = [f"{{{name}:{form}}}" for _, name, form, _ in string.Formatter().parse(template) if name]
     try:
-        return template.format(**values) if "{" in template else template
-    except (KeyError, ValueError):
+        filled = {slot: slot.format(**values) for slot in slots}
+    except (KeyError, ValueError, TypeError):
         return ""
+    wanted = [text for slot, text in filled.items() if slot[1:].partition(":")[0] in ASKED]
+    alike = [name for name, text in filled.items() if text in wanted and name[1:].partition(":")[0] not in ASKED]
+    return "" if alike else template.format(**values)
 
 
 def finding(code: str, message: str, evidence: float = 1.0, **case: Any) -> Cause:

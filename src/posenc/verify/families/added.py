@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, precision
 from posenc.verify.engine.judge import explains
@@ -280,9 +281,9 @@ class Sinusoid(Added):
         """Return which positions the rows encode, if they encode any."""
         return added_places.of_text(self, near, models) if near else None
 
-    def parts(self, model: Model) -> list[Array]:
+    def parts(self, model: Model) -> list[NDArray[np.int64]]:
         """Return the dimensions that encode each axis."""
-        return [np.arange(self.calls.dim)] if model["lanes"] is None else []
+        return [np.arange(self.calls.dim, dtype=np.int64)] if model["lanes"] is None else []
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return the fault that later, long or coarse calls show, if short ones are right."""

@@ -1,18 +1,20 @@
 """Formulas of sinusoids (angles, order of sines and cosines, positions): the definitions and common mistakes."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import FLOAT32, Array, Model
 from posenc.verify.families.counts_faults import SPLITS
 
-STAGES = ("positions", "frequencies", "product", "table")  # any of them may be rounded to half precision
+STAGES = ("positions", "frequencies", "product", "table", "sum")  # any of them may be rounded to half precision
 Frequencies = Callable[[Array, int, float], Array]  # indices of the pairs, width, base -> radians per position
 PAPER = 'position / base**(2k/d), the paper\'s (variant="paper")'
 T2T = 'position / base**(k/(d/2 - 1)), Tensor2Tensor\'s (variant="tensor2tensor")'
@@ -134,6 +136,14 @@ def waves(rule: str, order: str, d: int, base: float) -> tuple[Array, NDArray[np
     return np.where(cosine, cosines, sines), cosine, sign
 
 
+@functools.lru_cache(maxsize=64)
+def _summed(omega: tuple[float, ...], dtype: str, n: int) -> Array:
+    """Return the angles of n positions, if each adds the frequencies once to those before, in half precision."""
+    step = torch.tensor(omega, dtype=torch.float64).to(getattr(torch, dtype))
+    angles = list(itertools.accumulate([step] * (n - 1), initial=torch.zeros_like(step)))
+    return torch.stack(angles).double().numpy()
+
+
 def wave(model: Model, p: Array, d: int) -> tuple[Array, Array]:
     """Return sines and cosines (..., d) of positions, and their float32 error."""
     omega, cosine, sign = waves(model["rule"], model["order"], d, model["base"])
@@ -145,6 +155,8 @@ def wave(model: Model, p: Array, d: int) -> tuple[Array, Array]:
         places = rounded(p[..., None] * (1 + nudge), model["round_positions"])
         freq = rounded(omega * model["factor"] * (1 + nudge), model["round_frequencies"])
         angle = rounded(places * freq * (1 + nudge), model["round_product"])
+        if model["round_sum"]:
+            angle = _summed(tuple(omega * model["factor"]), model["round_sum"], int(p.max()) + 1)[p.astype(int)]
         return angle, rounded(np.where(cosine, np.cos(angle), np.sin(angle)) * sign, model["round_table"])
 
     angle, code = formed()

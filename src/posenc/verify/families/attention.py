@@ -1,8 +1,9 @@
 """Attention as a whole: outputs give weights, and weights give scores up to a constant in each row."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, S
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import rowless
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families import rotation, rotation_asked
+from posenc.verify.families import bias, rotation, rotation_asked, slopes
+from posenc.verify.families.counts_faults import SPLITS
 from posenc.verify.families.rotation_calls import Ask
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
@@ -29,12 +31,23 @@ FAR = (900, 901, 1003, 1290, 1291, 1500, 1777, 1778, 2049, 2101)
 ROTATIONS = {"rope": "rope_fn", "xpos": "xpos_fn"}  # the convention whose family predicts the rotated vectors
 LONGEST = 80  # tokens of a call that finds the end of a window
 KEPT = 4  # first tokens that each token may see outside its window
-MOVES = {  # wrong positions of tokens
+
+
+def _split(of: Callable[[int], Array], at: Array, rows: int) -> Array:
+    return np.asarray(at[of(len(at)).astype(int)])
+
+
+MOVES: Mapping[str, Callable[[Array, int], Array]] = {  # wrong positions of tokens
     "index": lambda at, rows: np.arange(float(len(at))),
     "nowhere": lambda at, rows: 0 * at,
     "too_short": lambda at, rows: np.minimum(at, rows - 1),
     "wraps": lambda at, rows: at % rows,
+    "reversed": lambda at, rows: at[::-1],
+    "summed": lambda at, rows: at.cumsum(),
+    **{order: partial(_split, of) for order, of in SPLITS.items()},
 }
+ROWS = (64, 100, 128, 256, 500, 512, 1000, 1024, 2000, 2048)  # ends of tables
+OF_SLOPES = {"series", "rest", "ranks", "factor", "round_slopes", "given"}
 
 
 class Attention(Family):
@@ -46,7 +59,7 @@ class Attention(Family):
         self.heads, self.window = int(spec.get("heads") or 0), int(spec.get("window") or 0)
         self.causal = spec.get("causal") is True or spec.get("bidirectional") is False
         # a key of MOVES and its rows; whether the weights of a row sum to 1, except for the share of a sink
-        self.truth = {"moved": (None, 0), "slopes": "authors", "bias": -1.0, "sums": True}
+        self.truth = {"moved": (None, 0), "slopes": "authors", "bias": -1.0, "form": None, "sums": True}
         self.rotation: Family | None = None
         self.head_dim, score_factor = int(spec.get("head_dim") or 16), 1.0
         if self.encoding in ROTATIONS:
@@ -64,6 +77,7 @@ class Attention(Family):
         name = {"alibi": "authors", "rope": "roformer"}.get(self.encoding, "posenc")
         self.definition = f"{self.encoding or 'attention'}@{name}"
         self.sink = False
+        self.first: Seen | None = None
         self.shown: dict[Case, NDArray[np.bool_]] = {}  # where a weight is visible
 
     def cases(self) -> Iterator[Case]:
@@ -139,17 +153,18 @@ class Attention(Family):
             rows = [self.predict(model, Case("near", (at, case.args[1]))) for at in (POSITIONS, OTHERS)]
             return np.stack([rows[i][:, i] for i in (0, 1)], 1)
         q, k = (x.double().numpy() for x in self._drawn(case))
-        (move, rows), at, bias = model["moved"], np.array(case.args[0], float), np.zeros(1)
+        (move, rows), at, added = model["moved"], np.array(case.args[0], float), np.zeros(1)
         at = MOVES[move](at, rows) if move else at
         if self.encoding == "alibi":
-            bias = model["bias"] * _slopes(model["slopes"], self.heads)[:, None, None] * np.abs(at[:, None] - at)
+            m, form = _slopes(model["slopes"], self.heads)[:, None, None], model["form"]
+            added = form(m, at[:, None], at, np.asarray) if form else model["bias"] * m * np.abs(at[:, None] - at)
         if self.rotation is not None:
             asked = Case("near", (Ask(tuple(at.astype(int).tolist()), "basis", heads=self.heads),))
             q, k = (
                 np.einsum("bhnd,dne->bhne", x, each)
                 for x, each in zip((q, k), self.rotation.predict(model, asked), strict=True)
             )
-        return np.stack(np.broadcast_arrays(q @ k.swapaxes(-1, -2), bias))
+        return np.stack(np.broadcast_arrays(q @ k.swapaxes(-1, -2), added))
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference between scores and a prediction at the best scale, which is no part of the encoding."""
@@ -196,10 +211,15 @@ class Attention(Family):
         if self.rotation is not None:
             yield from self.rotation.free()
         elif self.spec.get("order") == "any":
-            shown, (product, _) = self.shown[self.first.case], self.predict(self.truth, self.first.case)
-            x = rowless(np.abs(np.subtract.outer(POSITIONS, POSITIONS)) + 0 * product, shown)
-            fall = -(x * rowless(self.first.value - self.scale * product, shown)).sum((0, 2, 3))
-            yield Choice({"slopes": np.sort(_slopes("authors", self.heads))[fall.argsort().argsort()]})
+            yield Choice({"slopes": np.sort(_slopes("authors", self.heads))[self._fall().argsort().argsort()]})
+
+    def _fall(self) -> Array:
+        """Return by how much the scores of each head fall from token to token."""
+        assert self.first is not None
+        shown, (product, _) = self.shown[self.first.case], self.predict(self.truth, self.first.case)
+        x = rowless(np.abs(np.subtract.outer(POSITIONS, POSITIONS)) + 0 * product, shown)
+        fall = -(x * rowless(self.first.value - self.scale * product, shown)).sum((0, 2, 3))
+        return np.asarray(fall / (x * x).sum((0, 2, 3)))
 
     def faults(self) -> Iterator[Fault]:
         """Yield the faults of the encoding, and wrong positions of any encoding."""
@@ -209,14 +229,33 @@ class Attention(Family):
         how = "tokens are counted, whatever positions are given"
         yield Fault("positions.given_ignored", {"moved": ("index", 0)}, {"how": how})
         if self.rotation is None:
-            yield Fault("alibi.sign", {"bias": 1.0})
-            yield Fault("alibi.slopes.not_power_of_two", {"slopes": "geometric"})
-            yield Fault("alibi.scale.applied_to_bias", {"bias": -self.scale})
+            yield from self._of_bias()
+        if self.encoding != "xpos":  # it is predicted only at the positions of its own calls
+            yield Fault("positions.reversed", {"moved": ("reversed", 0)})
+            yield Fault("positions.summed", {"moved": ("summed", 0)})
+            yield from (Fault("positions.zigzag", {"moved": (words, 0)}, {"words": words}) for words in SPLITS)
+        if self.rotation is None:
             return
-        for rows in (64, 128, 256, 512, 1024, 2048):
+        for rows in ROWS:
             for name in ("too_short", "wraps"):
                 yield Fault(f"rope.table.{name}", {"moved": (name, rows)}, {"rows": rows})
         yield from self.rotation.faults()
+
+    def _of_bias(self) -> Iterator[Fault]:
+        """Yield the faults of ALiBi's slopes, and of its distances."""
+        yield Fault("alibi.sign", {"bias": 1.0})
+        yield Fault("alibi.slopes.not_power_of_two", {"slopes": "geometric"}, {"how": slopes.GEOMETRIC})
+        yield Fault("alibi.scale.applied_to_bias", {"bias": -self.scale}, {"factor": f"{self.scale:.5g}", "why": ""})
+        known = bias.Alibi("slopes_fn", {"heads": self.heads, "causal": True})
+        known.found = {self.heads: self._fall()} if self.first else {}
+        for fault in slopes.faults(known) if self.first else ():
+            if set(fault.change) <= OF_SLOPES:
+                wrong = slopes.slopes_of({**known.truth, **fault.change}, self.heads)
+                if len(wrong) == self.heads:
+                    yield Fault(fault.code, {"slopes": wrong}, fault.values)
+        for code, words, form in slopes.FORMS:
+            if code in ("distance.normalised", "distance.curved"):
+                yield Fault(f"alibi.{code}", {"form": form}, {"words": words})
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the key of a query whose score, relative to that of the token itself, has the largest error."""

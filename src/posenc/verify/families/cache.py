@@ -137,6 +137,9 @@ class Cached(Family):
             behind = next(s.case.args[0] for s in wrong if s.case.kind == FAR)
             return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"behind": behind, "right": self.b.farthest})
         steps = [s.value > self.b.tolerance for s in seen if s.case.kind == OUTPUTS][: len(STEPS)]
+        ends = [sum(chunks[: int(s.argmax())]) for chunks, s in zip(STEPS, steps, strict=False) if s.any()]
+        if len(ends) == len(STEPS) and len(set(ends)) == 1 and min(ends) > max(chunks[0] for chunks in STEPS):
+            return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"behind": ends[0], "right": ends[0] - 1})
         code = self._branch(seen) or (self._of_steps(*steps) if len(steps) == len(STEPS) else "")
         return Fault(f"{self.encoding}.{code}") if code else None
 
@@ -153,6 +156,8 @@ class Cached(Family):
         schedules = self.tables.keys if self.tables else {}
         if any(keys[-1] < sum(sizes) for sizes, layers in schedules.items() for keys in layers):
             return "kv_cache.eviction_offset"
+        if single.any() and not (five[1] or eight[1]):
+            return ""  # late steps are wrong, whatever the calls before
         if not five[1] or not single.any():
             return "offset.ignored_by_cache" if eight[1] and not five[1] else "kv_cache.counts_calls"
         if self.tables is None and self.b.moved(self.b.x, STEPS[2]) <= self.b.tolerance:

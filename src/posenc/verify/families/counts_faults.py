@@ -41,7 +41,7 @@ def _goes_on(call: Call, fill: float) -> Any:
 
 def _ordered(call: Call, order: Callable[[int], Array]) -> Array:
     """Return the order of each document's tokens as their positions."""
-    found = call.right.copy()
+    found: Array = call.right.copy()
     for n in np.unique(call.length[call.mask > 0]).astype(int):
         at = (call.length == n) & (call.mask > 0)
         found[at] = order(n)[call.right[at].astype(int)]

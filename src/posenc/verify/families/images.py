@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posenc.verify.engine import Case, Fault, Seen
 from posenc.verify.engine.records import Array, Model
@@ -96,7 +97,7 @@ class Image(Sinusoid):
         code, slack = (_joined([part[n] for part in parts], join)[..., :dim] for n in (0, 1))
         return (_viewed(code), _viewed(slack)) if model["viewed"] else (code, slack)
 
-    def parts(self, model: Model) -> list[Array]:
+    def parts(self, model: Model) -> list[NDArray[np.int64]]:
         """Return the channels of the rows and of the columns."""
         if model["join"] not in JOINS or 2 * self.width != self.calls.dim:
             return []

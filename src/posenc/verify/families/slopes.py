@@ -250,7 +250,7 @@ def _series(family: "Alibi") -> Iterator[Fault]:
         yield Fault("alibi.slopes.heads_hardwired", {"series": partial(series, over=n)}, {"n": n})
     for n, s in list(family.found.items())[:1]:
         over = n if family.truth["rest"] == GEOMETRIC else 1 << (n.bit_length() - 1)
-        last = -math.log2(s[0]) * over if 0 < s[0] < 1 else top
+        last = -math.log2(s[0]) * over if 0 < s[0] < 0.999 else top
         if abs(last - top) > 1e-4:
             words = next((w for base, w in BASES.items() if abs(last / top - math.log2(base)) < 1e-4), "")
             values = {"last": f"{last:.4g}", "top": top, "words": words}
@@ -258,5 +258,5 @@ def _series(family: "Alibi") -> Iterator[Fault]:
 
 
 def _whole(exponents: Callable[[Array, int, int], Array], top: int, n: int) -> Array:
-    powers: Array = 2.0 ** -exponents(np.arange(n), n, top).astype(np.float64)
+    powers: Array = 2.0 ** -exponents(np.arange(float(n)), n, top)
     return powers
