@@ -1,9 +1,9 @@
 """Write reports in words: only here do codes and numbers become sentences; `formats` writes them for programs."""
 
 import math
-import string
 import textwrap
 from collections.abc import Mapping
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from posenc.verify import rules
@@ -42,7 +42,7 @@ ASKED = ("asked", "usual", "window", "top")  # slots for what should be
 
 def _filled(template: str, values: Mapping[str, Any]) -> str:
     """Return a sentence with its slots filled; empty if a value is missing, or if a value should be what it is."""
-    slots = [f"{{{name}:{form}}}" for _, name, form, _ in string.Formatter().parse(template) if name]
+    slots = [f"{{{name}:{form}}}" for _, name, form, _ in Formatter().parse(template) if name]
     try:
         filled = {slot: slot.format(**values) for slot in slots}
     except (KeyError, ValueError, TypeError):
