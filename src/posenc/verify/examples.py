@@ -128,27 +128,6 @@ def swin_v2(h: int, w: int, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
     return 16 * torch.sigmoid((torch.relu(both @ w1.T + b1) @ w2.T).permute(2, 0, 1))
 
 
-def disentangled(q: Tensor, k: Tensor, rel_k: Tensor, rel_q: Tensor) -> Tensor:
-    """Return DeBERTa's scores, with the rows of query - key from -16 to 15."""
-    at = torch.arange(q.shape[2])
-    rows = (at[:, None] - at + 16).clamp(0, 31)
-    c2p, p2c = torch.einsum("bhid,hijd->bhij", q, rel_k[:, rows]), torch.einsum("bhjd,hijd->bhij", k, rel_q[:, rows])
-    return (q @ k.mT + c2p + p2c) / math.sqrt(3 * q.shape[-1])
-
-
-def shift(x: Tensor) -> Tensor:
-    """Move row i of x by q_len - 1 - i columns to the left, as Transformer-XL does."""
-    *outer, m, n = x.shape
-    return nn.functional.pad(x, (1, 0)).reshape(*outer, n + 1, m)[..., 1:, :].reshape(x.shape)
-
-
-def beit(h: int, w: int, table: Tensor) -> Tensor:
-    """Return BEiT's bias: Swin's rows of the table for patches, the last three for the class token."""
-    index = nn.functional.pad(window_index(h, w), (1, 0, 1, 0))
-    index[0, :], index[:, 0], index[0, 0] = len(table) - 3, len(table) - 2, len(table) - 1
-    return table[index].permute(2, 0, 1)
-
-
 class Layer(nn.Module):
     """One layer of attention with a cache of rotated keys and of values."""
 
@@ -240,9 +219,6 @@ EXAMPLES: Mapping[str, tuple[dict[str, Any], Callable[[], Any]]] = {
     "learned_bias_fn": ({"encoding": "swin_v2", "heads": 3, "pretrained_window": [6, 8]}, lambda: swin_v2),
     "cached_model": ({**ROPE, "heads": 2, "dim": 2 * DIM, "causal": True}, Layer),
     "attention": ({**ROPE, "causal": True}, lambda: attention),
-    "scores_fn": ({"encoding": "deberta", "heads": 2, "head_dim": 8, "max_distance": 16}, lambda: disentangled),
-    "shift_fn": ({"encoding": "transformer_xl", "causal": True}, lambda: shift),
-    "learned_bias_fn": ({"encoding": "beit", "heads": 2}, lambda: beit),
 }
 
 
