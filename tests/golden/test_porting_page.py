@@ -41,8 +41,8 @@ def lines_of(text):
 
 def test_the_program_is_diagnosed_fixed_and_passes(shell):
     kinds = [kind for kind, _ in BLOCKS]
-    assert kinds == ["sh", "c", "sh", "sh", "text", "c", "c", "sh", "text"]
-    write, program, build, check, diagnosis, wrong, right, again, passed = (text for _, text in BLOCKS)
+    assert kinds == ["sh", "json", "c", "sh", "sh", "text", "c", "c", "sh", "text"]
+    write, _, program, build, check, diagnosis, wrong, right, again, passed = (text for _, text in BLOCKS)
     assert len(program.splitlines()) < 90
     assert program.count(wrong) == 1
     source = shell.home / "rope.c"

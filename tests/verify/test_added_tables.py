@@ -125,7 +125,7 @@ TEXTS = [
     ("learned.wrapped", Grows(restarted), LEARNED),
     ("learned.wrapped", Grows(restarted, keeps=True), {**LEARNED, "max_positions": 30}),
     ("learned.table_too_short", Grows(repeated), LEARNED),
-    ("learned.mismatch", Learned(lambda p: p + (p >= 12)), {**LEARNED, "max_positions": 30}),
+    ("positions.other", Learned(lambda p: p + (p >= 12)), {**LEARNED, "max_positions": 30}),
     # what is no table by itself
     ("cannot_tell", Learned(tail=lambda x, c: x + LINEAR(c)), LEARNED),
     ("pass", lambda x: x + FREE[: x.shape[1]], LEARNED),

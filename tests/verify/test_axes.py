@@ -209,6 +209,11 @@ HALF_WAY = torch.cat((ladder((64,))[:32], ladder((64,))[:32]))
 AXIAL = {
     "Wan": (axial(WAN), WAN_SPEC, "pass"),
     "FLUX": (axial(FLUX), FLUX_SPEC, "pass"),
+    "a model's name leaves the ladder open": (
+        axial(COG),
+        {"encoding": "cogvideox", "head_dim": 64, "section": [8, 12, 12]},
+        "pass",
+    ),
     "CogVideoX": (axial(COG), COG_SPEC, "pass"),
     "FLUX.2": (axial((32,) * 4, base=2000.0), FOUR_SPEC, "pass"),
     "Cosmos": (axial(WAN, base=COSMOS), WAN_SPEC | {"base": list(COSMOS)}, "pass"),

@@ -250,7 +250,11 @@ class MRope(Angles):
         self.section, self.axes, self.arranged = self._divided(rotary)
         self.names = AXES if len(self.section) == 3 else tuple(f"axis {a}" for a in range(len(self.section)))
         usual = "axis" if spec.get("widths") or (convention == "rope_axes_fn" and not rotary.sections) else "shared"
-        self.ladder = spec.get("ladder") or USUAL.get(spec.get("encoding", ""), usual)
+        declared = spec.get("ladder") or USUAL.get(spec.get("encoding", ""))
+        self.ladder = declared or usual
+        # a name of a model, such as "wan", leaves open which ladder is right
+        named = declared or one or spec.get("widths") or plan(spec.get("encoding")) or rotary.sections
+        self.is_open = not named and asked.scaling == "default"
         self.definition = "axial_rope" if self.ladder != "shared" else "mrope"
         self.definition += " interleaved" if self.arranged == "interleaved" else ""
         if one and (self.ladder != "axis" or len(self.base) != len(self.section) or asked.scaling != "default"):
@@ -261,6 +265,12 @@ class MRope(Angles):
         freq = self._scaled() if asked.scaling != "default" else None
         own = {"ladder": self.ladder, "axes": self.axes, "made": self.axes, "step": None, "pos": None}
         self.truth = {**self.truth, **own, "base": self.base, "freq": freq, "gain": float(asked.gain(1)[0])}
+
+    def free(self) -> Iterator[Choice]:
+        yield from super().free()
+        if self.is_open:
+            other = {"ladder": "axis" if self.ladder == "shared" else "shared"}
+            yield from (Choice(other), Choice({**other, "sign": -1.0}))
 
     def _divided(self, rotary: config.Rotary) -> tuple[tuple[int, ...], Any, str]:
         """Return the pairs of each axis, the axis of each pair, and how the axes are arranged."""
@@ -527,9 +537,10 @@ class MRope(Angles):
         return self.other_speeds("mismatch", freq)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return that angles do not show the gain of a scaling."""
+        """Return that angles do not show the gain of a scaling, and that the ladder was accepted as measured."""
         gain = [] if self.truth["gain"] == 1.0 else [f"the gain {self.truth['gain']:.6g}, which angles do not show"]
-        return [*gain, *super().not_judged(seen)]
+        open_ = ["whether each axis has frequencies of its own: declare ladder (axis, shared)"] * self.is_open
+        return [*gain, *open_, *super().not_judged(seen)]
 
 
 def plan(encoding: Any) -> Any:

@@ -236,7 +236,7 @@ def _scaled(family: "Alibi") -> Iterator[Fault]:
             why = f", that is, divided by sqrt({root:.0f})" if root > 1.5 and abs(root - round(root)) < 1e-3 else ""
             values = {"factor": f"{factor:.5g}", "why": why}
             code = "alibi.sign" if factor < 0 else "alibi.scale.applied_to_bias"
-            yield Fault(code, {"factor": factor}, values)
+            yield Fault(code, {"factor": factor, "rest": rest}, values)
 
 
 def _series(family: "Alibi") -> Iterator[Fault]:

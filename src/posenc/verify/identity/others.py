@@ -22,7 +22,7 @@ REACHES = sorted({m * 2**n for m in (1, 3, 5, 25) for n in range(2, 15)})  # dis
 
 def slopes(subject: Any) -> Identification:
     """Identify slopes by the number of heads: their rule, and how far the exponents reach."""
-    found = _numbers(subject, 8, rows=8, what="slopes(8)")
+    found = _numbers(subject, 8, rows=8, what="slopes(8)").reshape(8, -1)[:, 0]
     top = snap(-float(np.log2(found[-1])), 1e-3) if found.min() > 0 else 8.0
     for rule in ("authors", "geometric"):
         if _is(subject, "slopes_fn", {"encoding": "alibi", "slopes": rule, "bias_max": top}):
