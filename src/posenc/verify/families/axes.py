@@ -267,6 +267,7 @@ class MRope(Angles):
         self.truth = {**self.truth, **own, "base": self.base, "freq": freq, "gain": float(asked.gain(1)[0])}
 
     def free(self) -> Iterator[Choice]:
+        """Yield the opposite direction, and the other ladder if the specification leaves it open."""
         yield from super().free()
         if self.is_open:
             other = {"ladder": "axis" if self.ladder == "shared" else "shared"}
