@@ -164,3 +164,19 @@ def test_only_the_backend_that_forgets_the_window_violates_the_law(broken_backen
     violations = laws.run(posenc.ALiBi(n_heads=4), ["backends"])
     assert violations
     assert all(violation.message.startswith("forgetful, window") for violation in violations)
+
+
+def test_values_may_have_any_width() -> None:
+    class Alternates(posenc.Encoding):
+        """Change the sign of values at odd positions, and of outputs back."""
+
+        family = "values"
+
+        def rotate_v(self, v: Tensor, placed: posenc.Placed) -> Tensor:
+            if v.shape[-2] != placed.pos.shape[-1]:
+                raise ValueError(f"Alternates: needs a value for each position; got {tuple(v.shape)}.")
+            return v * (1 - 2 * (placed.pos % 2)).to(v.dtype)[..., None, :, None]
+
+        unrotate_out = rotate_v
+
+    assert laws.run(Alternates(), ["sincere errors"]) == []

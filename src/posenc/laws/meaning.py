@@ -304,6 +304,7 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
     if _moves_values(encoding):
         yield "v without positions", ValueError, lambda: encoding.rotate_v(q[:, :, :1], placed)
         yield "out without positions", ValueError, lambda: encoding.unrotate_out(q[:, :, :1], placed)
+    if _moves_values(encoding) and hasattr(encoding, "head_dim"):  # else values may have any width
         yield "v of another head_dim", ValueError, lambda: encoding.rotate_v(q[..., :3], placed)
     if family in ("bias", "content_bias") and hasattr(encoding, "n_heads"):
         more = torch.cat((q, q), 1)
