@@ -131,7 +131,7 @@ def test_every_encoding_is_made_of_what_its_controls_show(name):
     made = options.defaults(card.cls, card.example)
     card.cls(**made)
     parameters = inspect.signature(card.cls).parameters
-    assert set(parameters) - set(shown) <= {"distances", "viewmats", "intrinsics"}
+    assert set(parameters) - set(shown) <= {"distances", "viewmats", "intrinsics", "matrix"}
     for option, default in shown.items():
         meant = made.get(option, parameters[option].default)
         written = ",".join(map(str, meant)) if isinstance(meant, tuple) else meant

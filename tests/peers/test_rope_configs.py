@@ -272,12 +272,12 @@ def test_the_first_name_of_longrope_is_read_here_and_refused_by_theirs():
     assert su.gain == longrope.gain > 1
 
 
-def test_the_base_of_an_old_file_of_olmo_3_is_for_all_layers_here():
-    """A peer's slip: it takes rope_theta out of the file for full attention, and finds none for the windows."""
+def test_the_base_of_an_old_file_of_olmo_3_is_for_full_attention_only():
+    """Transformers takes rope_theta out of the file for full attention, and has its default for the windows."""
     theirs = transformers.Olmo3Config(rope_theta=1e6, num_hidden_layers=4).rope_parameters
     assert [theirs[kind]["rope_theta"] for kind in ("full_attention", "sliding_attention")] == [1e6, 5e5]
     written = {"model_type": "olmo3", "rope_theta": 1e6, "num_hidden_layers": 4}
-    assert [config.rotary(written, kind).base for kind in theirs] == [1e6, 1e6]
+    assert [config.rotary(written, kind).base for kind in theirs] == [own["rope_theta"] for own in theirs.values()]
 
 
 def test_ernies_axes_are_in_the_order_of_text():

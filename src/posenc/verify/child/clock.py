@@ -20,7 +20,7 @@ class Clock:
 
     Attributes:
         late: Why the time is up: "works" or "waits"; empty before.
-        passed: Seconds that count, and `worked` of them in processor time, None if the system does not tell.
+        passed: Seconds that count, and `worked` of them in processor time, None if the system does not show it.
     """
 
     def __init__(self, session: int, seconds: float, idle: float) -> None:
@@ -51,12 +51,12 @@ class Clock:
     def words(self) -> str:
         """Return what was measured when the time was up."""
         if self.begun is None:
-            return f"in {self.passed:,.0f} seconds; this system does not tell how long it computed"
+            return f"in {self.passed:,.0f} seconds; this system does not show how long it computed"
         return f"in {self.passed:,.0f} seconds, in which it computed for {self.worked:,.1f} and otherwise waited"
 
 
 def _processor_time(session: int) -> float | None:
-    """Return the processor time of all processes of a session in seconds, None if the system does not tell."""
+    """Return the processor time of all processes of a session in seconds, None if the system does not show it."""
     ticks, found = 0, False
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):

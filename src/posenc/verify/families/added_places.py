@@ -206,9 +206,9 @@ def _named(model: Model, rows: Formula | None, columns: Formula | None) -> Fault
         "last": " / n" if model["start"] else " / (n - 1)",
     }
     right: Formula = f"+ {model['start']:g}", over[model["over"]], model["scale"]
-    told = _words(rows) if _words(rows) == _words(columns) else f"{_words(rows)}, and column i {_words(columns)}"
+    found = _words(rows) if _words(rows) == _words(columns) else f"{_words(rows)}, and column i {_words(columns)}"
     wrong = [f for f in (rows, columns) if _words(f) != _words(right)]
-    values = {"found": told, "asked": _words(right), "words": f"row i of n has position {told}"}
+    values = {"found": found, "asked": _words(right), "words": f"row i of n has position {found}"}
     if any(f[0].startswith("-") for f in wrong):
         return Fault("sinusoidal.position.centred", {}, values)
     if other := [f for f in wrong if f[1] != right[1]]:
