@@ -175,6 +175,7 @@ class Spoilt(Model):
         causal = super().shown(apart, first)
         return {
             "window, but one query": causal & ((apart < 6) | (len(apart) == 1)),
+            "own key": causal & ((apart > 0) | (apart.shape[0] == apart.shape[1])),
             "causal where square": causal | (apart.shape[0] < apart.shape[1]),
         }.get(self.fault, causal)
 
@@ -186,6 +187,8 @@ class Spoilt(Model):
     [
         (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
         (lambda n: Spoilt("causal where square", n), "decode.mask.missing", "later tokens of the same call"),
+        (lambda n: Spoilt("own key", n), "decode.mask.own_key", "its own key"),
+        (lambda n: like(kept=20)("", n), "decode.cache.cut", "found 20 cached keys, expected 64"),
         (lambda n: Spoilt("window, but one query", n), "decode.window.long", "found 11 cached keys, expected 5"),
         (lambda n: like(window=6, kept=4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
         (lambda n: like(window=40, kept=38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),

@@ -10,7 +10,7 @@ from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import cache_table
 from posenc.verify.families.cache_runs import BATCH, PARTS, STEPS, TOKENS, Bench
-from posenc.verify.families.cache_watch import MASKS, Mask, Shown, mask
+from posenc.verify.families.cache_watch import CUT, MASKS, SHORT, Mask, Shown, mask
 from posenc.verify.guard import NotAnsweredError, SubjectError
 
 FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
@@ -100,6 +100,8 @@ class Cached(Family):
             return self.tables.observe(b, case.args)
         if what == MASK:
             code, kept, shown = mask(b, case.args)
+            if code == SHORT and shown == sum(case.args[:-1]) and not self.spec.get("window"):
+                code = CUT
             self.masks[case] = (code.format(self.encoding), kept, shown)
             return np.array([float(bool(code))])
         if what == OUTPUTS:
@@ -174,7 +176,8 @@ class Cached(Family):
         found: dict[str, Any] = {"batch": BATCH, "chunks": list(seen.case.args) or [TOKENS]}
         if seen.case.kind == MASK:
             _, kept, shown = self.masks[seen.case]
-            found |= {"behind": sum(seen.case.args[:-1]), "found": f"{kept} cached keys", "expected": f"{shown}"}
+            found["behind"] = sum(seen.case.args[:-1])
+            found |= {"found": f"{kept} cached keys", "expected": f"{shown}"} if kept != shown else {}
         return found
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:

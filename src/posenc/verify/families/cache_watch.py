@@ -25,7 +25,8 @@ Shown = NDArray[np.bool_]
 Mask = tuple[str, int, int]
 NO_FAULT: Mask = ("", 0, 0)
 UNUSED = "{}.kv_cache.past_not_seen"  # with the name of an encoding
-MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
+OWN, CUT, SHORT = "decode.mask.own_key", "decode.cache.cut", "decode.window.short"
+MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", OWN, CUT, SHORT, "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax", "exp")
 HIDDEN = -1e4  # a mask may be any large negative number
@@ -153,4 +154,4 @@ def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
         return "decode.mask.top_left"
     if (more := here & ~full).any():
         return "decode.mask.missing" if (more & (column > row)).any() else "decode.window.long"
-    return "decode.window.short"
+    return OWN if ((full & ~here) == (full & (begin > 0) & (column == row))).all() else SHORT
