@@ -121,6 +121,34 @@ def test_a_planted_fault_is_named(fault, layers):
     assert cause.evidence > 1e-3
 
 
+def by_layer(start):
+    """Return a model of two layers, each of which places tokens by its number, the tokens seen, and a counter."""
+
+    class Layered(Model):
+        calls = counter = 0
+
+        def where(self, new, n, held):
+            layer, self.calls = self.calls % 2, self.calls + 1
+            past = 0 if new else start(layer, held["seen"], self.counter)
+            self.counter = past + n
+            return past + torch.arange(n)
+
+    return Layered(layers=2)
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (lambda layer, seen, counter: seen * (layer == 0), "kv_cache.first_layer_only"),
+        (lambda layer, seen, counter: counter, "kv_cache.counts_layers"),
+    ],
+)
+def test_layers_that_place_tokens_each_in_its_way(start, name):
+    cause = check(by_layer(start)).causes[0]
+    assert cause.code == f"rope.{name}"
+    assert {"position", "found", "expected"} <= set(cause.smallest_case)
+
+
 class ByHand(Model):
     """A softmax by hand, or one over a learned sink behind the keys, as gpt-oss has."""
 

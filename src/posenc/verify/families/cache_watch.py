@@ -113,6 +113,18 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
     return seen
 
 
+def same_scores(b: Bench, chunks: Sequence[int]) -> bool:
+    """Return whether the first layer's scores of different tokens are those of a single pass."""
+    calls, (whole,) = watch(b.subject, b.x[:1], chunks), watch(b.subject, b.x[:1], (TOKENS,))
+    if not whole or not all(calls):
+        return False
+    for (look, *_), end, new in zip(calls, np.cumsum(chunks), chunks, strict=True):
+        got, wanted = look.scores, whole[0].scores[:, end - new : end, :end]
+        if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=1e-4, atol=b.tolerance, equal_nan=True):
+            return False
+    return True
+
+
 def mask(b: Bench, chunks: Sequence[int]) -> Mask:
     """Return what is wrong with the masks of chunks; for a text longer than the bench's, in the last call only."""
     n, begin = sum(chunks), sum(chunks[:-1])
