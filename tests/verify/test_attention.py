@@ -67,6 +67,17 @@ def masked_late(weights):
     return weights.tril()
 
 
+def by_positions(width):
+    def run(q, k, v, positions):
+        apart = positions[:, None] - positions
+        scores = (rotate(q, positions) @ rotate(k, positions).mT * 0.25).masked_fill(
+            (apart < 0) | (apart >= width), -math.inf
+        )
+        return scores.softmax(-1) @ v
+
+    return run
+
+
 ONE_SIDE = {"encoding": "rope", "head_dim": 16, "heads": 3, "layout": "half", "base": 50000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 TABLE = [
@@ -97,6 +108,7 @@ TABLE = [
     ("alibi upside down", attention(bias=linear(by=1.0)), ALIBI, "alibi.sign"),
     ("alibi scaled", attention(bias=linear(by=-0.25)), ALIBI, "alibi.scale.applied_to_bias"),
     ("no alibi", attention(bias=linear(by=0.0)), ALIBI, "alibi.no_effect"),
+    ("alibi and another scale", attention(bias=linear(), scale=1.0), ALIBI, "attention.scale"),
     ("alibi three times", attention(bias=linear(by=-3.0)), ALIBI, "alibi.mismatch"),
     # heads in another order
     ("alibi reversed", attention(bias=linear(SLOPES.flip(0))), ALIBI, "alibi.slopes.head_order"),
@@ -114,6 +126,11 @@ TABLE = [
     ("one key more", attention(window=5), {**ROPE, "causal": True, "window": 4}, "attention.window"),
     ("narrow window", attention(window=3), {**ROPE, "causal": True, "window": 8}, "attention.window"),
     ("window ahead", attention(window=4, causal=False), {**ROPE, "causal": True, "window": 4}, "attention.not_causal"),
+    ("window by positions", by_positions(4), {**ROPE, "causal": True, "window": 4}, "pass"),
+    ("window by positions, far", by_positions(2), {**ROPE, "window": 2, "max_positions": 256}, "pass"),
+    ("wide window by positions", by_positions(5), {**ROPE, "causal": True, "window": 4}, "attention.window"),
+    # values
+    ("values rotated", lambda q, k, v, p: attention()(q, k, rotate(v, p), p), ROPE, "attention.values_rotated"),
     # scaling
     ("unscaled", attention(), {**ROPE, "scaling": "linear", "factor": 4.0}, "rope.config.scaling_ignored"),
     ("linear", attention(*[lambda p: p / 4] * 2), {**ROPE, "scaling": {"type": "linear", "factor": 4.0}}, "pass"),
@@ -133,6 +150,11 @@ def test_attention(subject, spec, name):
 def test_a_sink_is_reported():
     found = verify.check(attention(sink=[0.5, 1.0, -1.0]), convention="attention", spec=ROPE)
     assert any(said.startswith("the size of each head's sink") for said in found.not_judged)
+
+
+@pytest.mark.parametrize(("scale", "says"), [(1.0, "4 times"), (1 / 16, "1 / head_dim"), (0.3, "by 0.3, and")])
+def test_another_scale_is_measured(scale, says):
+    assert says in verify.check(attention(scale=scale), convention="attention", spec=ROPE).because
 
 
 def bias(heads, q, k):

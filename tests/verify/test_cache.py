@@ -121,6 +121,34 @@ def test_a_planted_fault_is_named(fault, layers):
     assert cause.evidence > 1e-3
 
 
+def by_layer(start):
+    """Return a model of two layers, each of which places tokens by its number, the tokens seen, and a counter."""
+
+    class Layered(Model):
+        calls = counter = 0
+
+        def where(self, new, n, held):
+            layer, self.calls = self.calls % 2, self.calls + 1
+            past = 0 if new else start(layer, held["seen"], self.counter)
+            self.counter = past + n
+            return past + torch.arange(n)
+
+    return Layered(layers=2)
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (lambda layer, seen, counter: seen * (layer == 0), "kv_cache.first_layer_only"),
+        (lambda layer, seen, counter: counter, "kv_cache.counts_layers"),
+    ],
+)
+def test_layers_that_place_tokens_each_in_its_way(start, name):
+    cause = check(by_layer(start)).causes[0]
+    assert cause.code == f"rope.{name}"
+    assert {"position", "found", "expected"} <= set(cause.smallest_case)
+
+
 class ByHand(Model):
     """A softmax by hand, or one over a learned sink behind the keys, as gpt-oss has."""
 
@@ -175,6 +203,7 @@ class Spoilt(Model):
         causal = super().shown(apart, first)
         return {
             "window, but one query": causal & ((apart < 6) | (len(apart) == 1)),
+            "own key": causal & ((apart > 0) | (apart.shape[0] == apart.shape[1])),
             "causal where square": causal | (apart.shape[0] < apart.shape[1]),
         }.get(self.fault, causal)
 
@@ -186,6 +215,8 @@ class Spoilt(Model):
     [
         (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
         (lambda n: Spoilt("causal where square", n), "decode.mask.missing", "later tokens of the same call"),
+        (lambda n: Spoilt("own key", n), "decode.mask.own_key", "its own key"),
+        (lambda n: like(kept=20)("", n), "decode.cache.cut", "found 20 cached keys, expected 64"),
         (lambda n: Spoilt("window, but one query", n), "decode.window.long", "found 11 cached keys, expected 5"),
         (lambda n: like(window=6, kept=4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
         (lambda n: like(window=40, kept=38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),

@@ -17,7 +17,7 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, S
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import rowless
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families import bias, rotation, rotation_asked, slopes
+from posenc.verify.families import bias, rotation, rotation_asked, scored, slopes
 from posenc.verify.families.counts_faults import SPLITS
 from posenc.verify.families.rotation_calls import Ask
 from posenc.verify.guard import SubjectError
@@ -72,6 +72,8 @@ class Attention(Family):
                 pairing: Any = asked.layout or "half"
                 score_factor = frequencies.from_config(asked.source, pairing=pairing).score_factor
         self.scale = score_factor / math.sqrt(self.head_dim)
+        # a bias fixes the scale of q.k; with a rotation, a gain is not distinguished from another scale
+        self.truth["scale"] = self.scale if self.encoding == "alibi" else None
         self.mismatch = f"{self.encoding}.mismatch"
         self.kinds = (kind("attention.batch.rows_share", "rows", "near"),)
         name = {"alibi": "authors", "rope": "roformer"}.get(self.encoding, "posenc")
@@ -93,7 +95,7 @@ class Attention(Family):
         ends = (min(int(named) - 1, last),) if named else (255, 511, 1023, last)
         case: Case | None = None
         for end in (e for e in ends if e > POSITIONS[-1]):
-            at = tuple(sorted({p * end // last for p in FAR}))
+            at = tuple(sorted({end - 1, *(p * end // last for p in FAR)}))  # a window hides all but neighbours
             case = Case("far", (at, 3), f"attention at positions {at}", not named, case)
         if case is not None:
             yield case
@@ -104,7 +106,10 @@ class Attention(Family):
         at = torch.tensor((POSITIONS, OTHERS) if case.kind == "rows" else case.args[0])
         weights, eps, least = _weights(fresh(subject), *self._drawn(case), at)
         shown = self.shown[case] = weights > max(SEEN, least)
-        self._refuse(weights, shown, eps)
+        if float(weights.min()) < -1e-3 and self._rotates_values(fresh(subject), at):
+            words = "v is rotated by positions too: outputs are means of rotated values"
+            raise _refused("values_rotated", words, -float(weights.min()))
+        self._refuse(weights, shown, eps, is_dense=int(at.max() - at.min()) < at.shape[-1])
         if float(weights.sum(-1).min()) < 1 - 1e-3 - eps:
             self.sink, self.mismatch = True, "attention.weights"  # if nothing explains the scores
         return Seen(case, np.where(shown, np.log(np.where(shown, weights, 1.0)), np.nan), eps)
@@ -116,6 +121,19 @@ class Attention(Family):
         q, k = (torch.randn(2, self.heads, len(positions), self.head_dim, generator=g) for _ in range(2))
         return q, k
 
+    def _rotates_values(self, subject: Any, at: Tensor) -> bool:
+        """Return True if equal values keep their size, and change unless all tokens are at position 0."""
+        q, k, c = torch.randn(3, 2, self.heads, at.shape[-1], self.head_dim, generator=torch.Generator().manual_seed(5))
+        c = c[:1, :1, :1].expand(q.shape).clone()
+        what = "attention with equal values at equal positions"
+        try:
+            outs = [guard.call(subject, q, k, c, 0 * at + p, what=what) for p in (0, 5)]
+            first, later = (guard.shaped(out, tuple(q.shape), what).to(c) for out in outs)
+        except SubjectError:
+            return False
+        kept = torch.allclose(later.norm(dim=-1), c.norm(dim=-1), rtol=1e-3) and torch.allclose(first, c, atol=1e-3)
+        return kept and not torch.allclose(later, c, atol=0.1)
+
     def _heads(self, subject: Any) -> int:
         """Return the first number of heads with which a call runs."""
         for heads in (3, 4, 8, 2, 1):
@@ -125,8 +143,11 @@ class Attention(Family):
                 return heads
         return 3
 
-    def _refuse(self, weights: Array, shown: NDArray[np.bool_], eps: float) -> None:
-        """Refuse weights that do not average, and visible keys that must be hidden; a window may be counted any way."""
+    def _refuse(self, weights: Array, shown: NDArray[np.bool_], eps: float, *, is_dense: bool) -> None:
+        """Refuse weights that do not average, and visible keys that must be hidden.
+
+        A window may be counted any way: by index or, which dense positions do not distinguish, by positions.
+        """
         sums, ahead = weights.sum(-1), bool(np.triu(shown, 1).any())
         if (least := float(weights.min())) < -1e-3:
             raise _refused("weights", f"a weight is {least:.3g}: outputs are not means of v", -least)
@@ -140,7 +161,7 @@ class Attention(Family):
             raise CannotTellError(
                 "each token gives all weight to one key, so no score can be computed from the outputs"
             )
-        if self.window and self.window + KEPT < shown.shape[-1]:
+        if is_dense and self.window and self.window + KEPT < shown.shape[-1]:
             i, j = np.nonzero(shown[..., KEPT:].any(axis=(0, 1)))
             far, most = int(np.abs(i - j - KEPT).max(initial=0)), self.window - 1
             if far != most and (not ahead or far not in (self.window, self.window // 2)):  # counted in another way
@@ -167,10 +188,11 @@ class Attention(Family):
         return np.stack(np.broadcast_arrays(q @ k.swapaxes(-1, -2), added))
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the difference between scores and a prediction at the best scale, which is no part of the encoding."""
+        """Return the difference between scores and a prediction at the scale of a model, or else at the best one."""
         if not np.isfinite(predicted).all():
             return np.full(1, np.inf)
-        shown, wanted = self.shown[seen.case], self._scale(seen, predicted) * predicted[0] + predicted[1]
+        scale = model["scale"] or self._scale(seen, predicted)
+        shown, wanted = self.shown[seen.case], scale * predicted[0] + predicted[1]
         allowed = TOLERANCE + 2 * seen.eps + 1e-6 * seen.case.args[0][-1] + 1e-5 * np.abs(wanted).max()
         off: Array = np.abs(rowless(seen.value, shown) - rowless(wanted, shown)) / allowed
         if self.sink and model["sums"]:
@@ -189,12 +211,18 @@ class Attention(Family):
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return True if the scores have the declared scale; refuse another one."""
-        if abs(self._scale(seen, predicted) / self.scale - 1) > 1e-3:
+        scale = self._scale(seen, predicted)
+        if self.truth["scale"] is None and abs(scale / self.scale - 1) > 1e-3:
             raise CannotTellError(
-                "the scores have the right shape but another size than q.k / sqrt(head_dim) with this encoding: a gain "
-                "and another softmax scale cannot be distinguished here"
+                f"the scores have the right shape but another size: {self._of_scale(scale)}, so scores are "
+                f"{scale / self.scale:.5g} times as large; a gain of the encoding and another softmax scale cannot be "
+                "distinguished here"
             )
         return True
+
+    def _of_scale(self, scale: float) -> str:
+        found, right = (f"{f:.5g}{scored.formula(f, self.head_dim, self.heads)}" for f in (scale, self.scale))
+        return f"q.k is multiplied by {found}, and should be multiplied by {right}"
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Refuse an unknown encoding."""
@@ -244,6 +272,10 @@ class Attention(Family):
     def _of_bias(self) -> Iterator[Fault]:
         """Yield the faults of ALiBi's slopes, and of its distances."""
         yield Fault("alibi.sign", {"bias": 1.0})
+        if self.first is not None:
+            scale = self._scale(self.first, self.predict(self.truth, self.first.case))
+            if scale > 0 and abs(scale / self.scale - 1) > 1e-3:
+                yield Fault("attention.scale", {"scale": scale}, {"words": self._of_scale(scale)})
         yield Fault("alibi.slopes.not_power_of_two", {"slopes": "geometric"}, {"how": slopes.GEOMETRIC})
         yield Fault("alibi.scale.applied_to_bias", {"bias": -self.scale}, {"factor": f"{self.scale:.5g}", "why": ""})
         known = bias.Alibi("slopes_fn", {"heads": self.heads, "causal": True})

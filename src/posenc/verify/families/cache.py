@@ -9,8 +9,8 @@ import numpy as np
 from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import cache_table
-from posenc.verify.families.cache_runs import BATCH, PARTS, STEPS, TOKENS, Bench
-from posenc.verify.families.cache_watch import MASKS, Mask, Shown, mask
+from posenc.verify.families.cache_runs import BATCH, HALF, PARTS, STEPS, TOKENS, Bench
+from posenc.verify.families.cache_watch import CUT, MASKS, SHORT, Mask, Shown, mask, same_scores
 from posenc.verify.guard import NotAnsweredError, SubjectError
 
 FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
@@ -48,6 +48,7 @@ class Cached(Family):
         self.tables: cache_table.Tables | None = None
         self.masks: dict[Case, Mask] = {}
         self.wrong: set[str] = set()
+        self.scores: list[Seen] = []
         self.several = True  # whether a model accepts several tokens after a cache
 
     def cases(self) -> Iterator[Case]:
@@ -100,6 +101,8 @@ class Cached(Family):
             return self.tables.observe(b, case.args)
         if what == MASK:
             code, kept, shown = mask(b, case.args)
+            if code == SHORT and shown == sum(case.args[:-1]) and not self.spec.get("window"):
+                code = CUT
             self.masks[case] = (code.format(self.encoding), kept, shown)
             return np.array([float(bool(code))])
         if what == OUTPUTS:
@@ -128,8 +131,17 @@ class Cached(Family):
     def faults(self) -> Iterator[Fault]:
         """Yield wrong masks, then wrong positions."""
         yield from (Fault(code, {"mask": code}) for code in (code.format(self.encoding) for code in MASKS))
-        if self.tables is not None:
-            yield from cache_table.faults(self.encoding)
+        if self.tables is None:
+            return
+        yield from cache_table.faults(self.encoding)
+        for s in (s for s in self.scores if s.case.args == SINGLE[2]):
+            scale = self.tables.scale(s.value, s.case.args)
+            place = replace(cache_table.RIGHT, scale=scale)
+            yield Fault("decode.scale", {"place": place}, {"factor": f"{scale:.5g}"})
+
+    def look(self, seen: Sequence[Seen]) -> None:
+        """Keep the scores, from which a factor is measured."""
+        self.scores = [s for s in seen if s.case.kind == SCORES]
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what the wrong calls of each pattern show if no known fault explains them."""
@@ -140,8 +152,24 @@ class Cached(Family):
         ends = [sum(chunks[: int(s.argmax())]) for chunks, s in zip(STEPS, steps, strict=False) if s.any()]
         if len(ends) == len(STEPS) and len(set(ends)) == 1 and min(ends) > max(chunks[0] for chunks in STEPS):
             return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"behind": ends[0], "right": ends[0] - 1})
-        code = self._branch(seen) or (self._of_steps(*steps) if len(steps) == len(STEPS) else "")
+        code = self._branch(seen)
+        if not code and (fault := self._of_contents(max(s.value.max() for s in seen if s.case.kind == OUTPUTS))):
+            return fault
+        code = code or (self._of_steps(*steps) if len(steps) == len(STEPS) else "")
         return Fault(f"{self.encoding}.{code}") if code else None
+
+    def _of_contents(self, largest: float) -> Fault | None:
+        """Return what is wrong with the contents of a cache, if positions and masks are right."""
+        if largest < HALF and (half := self.b.rounded()):
+            return Fault("decode.cache.rounded", {}, {"dtype": half})
+        if self.wrong & {MASK, SCORES}:
+            return None
+        if self.b.rows_share():
+            return Fault("decode.cache.rows_share")
+        try:
+            return Fault("decode.cache.values") if same_scores(self.b, STEPS[0]) else None
+        except SubjectError:
+            return None
 
     def _branch(self, seen: Sequence[Seen]) -> str:
         """Return a name if single tokens are right and several wrong, or the reverse."""
@@ -172,9 +200,12 @@ class Cached(Family):
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the smallest calls that differ from a single pass."""
         found: dict[str, Any] = {"batch": BATCH, "chunks": list(seen.case.args) or [TOKENS]}
+        if seen.case.kind in (OUTPUTS, SCORES) and sum(seen.case.args) <= TOKENS:
+            found["position"], found["found"], found["expected"] = self.b.largest(seen.case.args)
         if seen.case.kind == MASK:
             _, kept, shown = self.masks[seen.case]
-            found |= {"behind": sum(seen.case.args[:-1]), "found": f"{kept} cached keys", "expected": f"{shown}"}
+            found["behind"] = sum(seen.case.args[:-1])
+            found |= {"found": f"{kept} cached keys", "expected": f"{shown}"} if kept != shown else {}
         return found
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:

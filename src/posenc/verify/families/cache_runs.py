@@ -22,6 +22,7 @@ WIDTHS = (64, 32, 16, 128, 8, 48, 24, 96, 12, 256, 4, 20, 40, 80, 512)
 STEPS = ((5, *[1] * 7), (8, *[1] * 4), (1,) * 12)
 PARTS = ((4, 4, 4), (5, 3, 4), (1, 5, 6))
 EXCHANGED = [1, 0, *range(2, TOKENS)]  # two earlier tokens
+HALF = 4e-2  # the tolerance in half precision
 SLOW = 0.1  # CPU seconds of a pass, after which no longer one is tried
 
 
@@ -32,7 +33,7 @@ class Bench:
         self.subject = fresh(subject).eval() if isinstance(subject, nn.Module) else subject
         width, dtype = _fit(subject, spec)
         half = dtype in (torch.bfloat16, torch.float16) or "16" in str(spec.get("activation_dtype", ""))
-        self.tolerance = 4e-2 if half else 1e-4
+        self.tolerance = HALF if half else 1e-4
         self.farthest, self.slow = TOKENS - 1, False  # the last right position; whether longer passes are too slow
         self.x = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
         effects: dict[float, float] = {}
@@ -100,6 +101,32 @@ class Bench:
             y, kept = step(self.subject, part, kept)
             rows.append(y)
         return np.array([distance(torch.cat(rows, 1), self.full[:, begin:])])
+
+    def rows_share(self) -> bool:
+        """Return whether steps of one row of a batch are right if the row runs alone."""
+        return float(self.errors(self.x[1:2], STEPS[0], self.full[1:2]).max()) <= self.tolerance
+
+    def rounded(self) -> str:
+        """Return the half precision to which a tensor of the cache is rounded, if tokens are not."""
+        parts = dict[int, Any]()
+        try:
+            copy.deepcopy(step(self.subject, self.x, None)[1], parts)
+        except Exception:  # user code decides what can be copied
+            return ""
+        floats = [
+            t for t in parts.values() if isinstance(t, Tensor) and t.is_floating_point() and (t != t.round()).any()
+        ]
+        for half in (torch.bfloat16, torch.float16):
+            if self.x.dtype != half and any((t == t.to(half).to(t.dtype)).all() for t in floats if t.ndim > 2):
+                return str(half).removeprefix("torch.")
+        return ""
+
+    def largest(self, chunks: Sequence[int]) -> tuple[int, float, float]:
+        """Return the position, the number and the right number of the output that differs most from a single pass."""
+        wanted = self.full[:, : sum(chunks)]
+        y = self.run(self.x[:, : sum(chunks)], chunks)
+        at = np.unravel_index(int((y - wanted).abs().argmax()), y.shape)
+        return int(at[1]), float(y[at]), float(wanted[at])
 
     def far(self, n: int) -> Array:
         """Return the errors of steps after a long prefill."""

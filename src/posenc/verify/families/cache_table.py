@@ -37,16 +37,18 @@ class Place:
     # by what cached keys are rotated once more: their "index", the "offset" of the call, or their index "on reading",
     # if the cache keeps keys rotated once; "never" removes all rotation
     again: str = ""
+    scale: float = 1.0  # of scores after the first call
 
-    def put(self, sizes: tuple[int, ...], past: Array, layer: int) -> tuple[Array, Array, Array]:
+    def put(self, sizes: tuple[int, ...], past: Array, layer: int, layers: int) -> tuple[Array, Array, Array]:
         """Return positions of the queries, of all keys, and of the keys that the cache then holds."""
         *before, new = sizes
         right = len(before) < self.since or (self.single and new > 1) or (self.above and layer == 0)
         if right and self is not RIGHT:
-            return RIGHT.put(sizes, past, layer)
+            return RIGHT.put(sizes, past, layer, layers)
         seen, last = sum(before), before[-1] if before else 0
         known = {"one": 1, "seen": seen, "new": new, "before": last, "prompt": sizes[0], "call": len(before)}
         known |= {"kept": len(past), "summed": sum(accumulate(before))}
+        known |= {"steps": (seen - sizes[0]) * (layers - 1) + new * layer, "each": seen * (layers - 1) + new * layer}
         each = np.zeros(new) if self.flat else np.arange(new, dtype=np.float64)
         q, k = (_total(words, known) + each for words in (self.q, self.q if self.k is None else self.k))
         index = seen - len(past) + np.arange(len(past))
@@ -67,6 +69,8 @@ PLACES: Mapping[str, Sequence[Place]] = {
     "kv_cache.off_by_one": [Place(f"seen {by}") for by in ("one", "-one", "one one", "-one -one")],
     "kv_cache.count_too_early": [Place("seen new", since=n, above=above) for n in (1, 0) for above in (False, True)],
     "kv_cache.counts_calls": [Place("call")],
+    "kv_cache.counts_layers": [Place("seen steps"), Place("seen each", since=0)],
+    "kv_cache.first_layer_only": [Place("", above=True)],
     "kv_cache.past_constant": [Place("one " * past) for past in range(1, 9)],
     "kv_cache.offset_double_counted": [
         *(Place(f"seen {more}") for more in ("seen", "prompt", "before", "seen new", "prompt -before")),
@@ -76,6 +80,7 @@ PLACES: Mapping[str, Sequence[Place]] = {
 ROTATED: Mapping[str, Sequence[Place]] = {
     "kv_cache.query_offset_missing": [Place("", "seen")],
     "kv_cache.rotated_then_rotated_again": [Place("seen", again=how) for how in ("index", "offset", "on reading")],
+    "kv_cache.keys_not_rotated": [Place("seen", again="never")],
     "window.positions_constant": [Place(at, flat=True) for at in ("seen", "seen new -one", "")],
 }
 SIDES = {"one": "off_by_one", "-one": "off_by_one", "new": "count_too_early"}  # of only the queries or only the keys
@@ -138,12 +143,21 @@ class Tables:
             past = np.zeros(0)
             for c, new in enumerate(sizes):
                 past = past[len(past) - max(keys[c] - new, 0) :]
-                q, k, past = (p.astype(int) for p in place.put(sizes[: c + 1], past, layer))
+                put = place.put(sizes[: c + 1], past, layer, len(self.tables))
+                q, k, past = (p.astype(int) for p in put)
                 i, j, n = q[:, None], k[: keys[c]], table.at.shape[-1]
                 known = (i >= 0) & (i < n) & (j >= 0) & (j < n)
                 seen = table.at[:, i.clip(0, n - 1), j.clip(0, n - 1)] / table.noise
-                found.append(np.where(known, seen, math.nan))
+                found.append(np.where(known, seen * (place.scale if c else 1.0), math.nan))
         return _rows(found, sum(sizes))
+
+    def scale(self, got: Array, sizes: tuple[int, ...]) -> float:
+        """Return the best factor from the scores of a single pass to those that differ from them."""
+        wanted = self.predict(RIGHT, sizes)
+        shown = np.isfinite(got) & np.isfinite(wanted)
+        a, b = rowless(got, shown), rowless(wanted, shown)
+        off = np.abs(a - b).max(-1) > 1
+        return float((a[off] * b[off]).sum() / max((b[off] ** 2).sum(), 1e-30)) if off.any() else 1.0
 
 
 def _rows(calls: Sequence[Array], width: int) -> Array:

@@ -25,7 +25,8 @@ Shown = NDArray[np.bool_]
 Mask = tuple[str, int, int]
 NO_FAULT: Mask = ("", 0, 0)
 UNUSED = "{}.kv_cache.past_not_seen"  # with the name of an encoding
-MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
+OWN, CUT, SHORT = "decode.mask.own_key", "decode.cache.cut", "decode.window.short"
+MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", OWN, CUT, SHORT, "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax", "exp")
 HIDDEN = -1e4  # a mask may be any large negative number
@@ -112,6 +113,18 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
     return seen
 
 
+def same_scores(b: Bench, chunks: Sequence[int]) -> bool:
+    """Return whether the first layer's scores of different tokens are those of a single pass."""
+    calls, (whole,) = watch(b.subject, b.x[:1], chunks), watch(b.subject, b.x[:1], (TOKENS,))
+    if not whole or not all(calls):
+        return False
+    for (look, *_), end, new in zip(calls, np.cumsum(chunks), chunks, strict=True):
+        got, wanted = look.scores, whole[0].scores[:, end - new : end, :end]
+        if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=1e-4, atol=b.tolerance, equal_nan=True):
+            return False
+    return True
+
+
 def mask(b: Bench, chunks: Sequence[int]) -> Mask:
     """Return what is wrong with the masks of chunks; for a text longer than the bench's, in the last call only."""
     n, begin = sum(chunks), sum(chunks[:-1])
@@ -153,4 +166,4 @@ def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
         return "decode.mask.top_left"
     if (more := here & ~full).any():
         return "decode.mask.missing" if (more & (column > row)).any() else "decode.window.long"
-    return "decode.window.short"
+    return OWN if ((full & ~here) == (full & (begin > 0) & (column == row))).all() else SHORT

@@ -150,17 +150,21 @@ class Scores(Given):
 
     def why(self, factor: float) -> str:
         """Return the formula of a factor, if it is a usual one."""
-        d = self.head_dim
-        names = {"sqrt(head_dim)": d**0.5, "head_dim": float(d), "sqrt(heads * head_dim)": (d * self.heads) ** 0.5}
-        names |= {f"sqrt({n} head_dim)": (n * d) ** 0.5 for n in (2, 3)}
-        names |= {f"sqrt({n})": n**0.5 for n in (2, 3)}
-        found = {1.0: ", that is, not scaled"} if abs(factor - 1) < 1e-4 else {}
-        near = [f" = 1 / {name}" for name, size in names.items() if abs(factor * size - 1) < 1e-3]
-        return found.get(1.0) or next(iter(near), "")
+        return formula(factor, self.head_dim, self.heads)
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return whether scores are returned, or only the term of the position."""
         return {"returns": "scores" if model["weights"]["content"] else "the term of the position"}
+
+
+def formula(factor: float, d: int, heads: int) -> str:
+    """Return the formula of a factor of scores with head_dim d, if it is a usual one."""
+    if abs(factor - 1) < 1e-4:
+        return ", that is, not scaled"
+    names = {"sqrt(head_dim)": d**0.5, "head_dim": float(d), "sqrt(heads * head_dim)": (d * heads) ** 0.5}
+    names |= {f"sqrt({n} head_dim)": (n * d) ** 0.5 for n in (2, 3)}
+    names |= {f"sqrt({n})": n**0.5 for n in (2, 3)}
+    return next((f" = 1 / {name}" for name, size in names.items() if abs(factor * size - 1) < 1e-3), "")
 
 
 def by_rows(define: Callable[..., Array], q: Array, k: Array, call: Call, distance: Array) -> Array:
