@@ -31,8 +31,11 @@ def bucket(
     return start + torch.where(n < half, n, (half + share.long()).clamp(max=last(nb)))
 
 
-def deberta(rel):
-    rows = [definitions.scores._deberta_bucket(-int(r), 256, 512) for r in rel.flatten()]
+MID = "deberta.bucket.num_buckets_hardwired"
+
+
+def deberta(rel, count=256):
+    rows = [definitions.scores._deberta_bucket(-int(r), count, 512) for r in rel.flatten()]
     return torch.tensor(rows).reshape(rel.shape)
 
 
@@ -72,6 +75,14 @@ def judged(subject, convention, spec, status, code):
     assert (report.status, first if code else "") == (status, code), report
     assert not any("{" in cause.message + cause.fix for cause in report.causes), report
     return report
+
+
+def test_buckets_that_two_faults_give_alike_are_reported_with_both():
+    by_side = partial(bucket, log=lambda ratio, half, nb, md: torch.log(ratio) / math.log(md / nb) * (nb - half))
+    report = judged(by_side, "bucket_fn", BOTH, "fail", "t5.bucket.max_distance_hardwired")
+    assert "max_distance is 64, not 128, or the logarithm is divided by log(max_distance / side)" in str(report)
+    report = judged(partial(deberta, count=512), "bucket_fn", {"encoding": "deberta"}, "fail", MID)
+    assert "there are 512 buckets, not 256, or mid is num_buckets, not num_buckets // 2" in str(report)
 
 
 @pytest.mark.parametrize("both", [True, False])

@@ -59,7 +59,7 @@ SLOPES = {
     "bias_max 4": (lambda n: authors(n, partial(series, top=4.0)), {}, "fail", "slopes.bias_max"),
     "one for all": (lambda n: [0.25] * n, {}, "fail", "slopes.shared"),
     "half": (lambda n: torch.tensor(authors(n)).half().float(), {}, "fail", "precision.slopes_fp16"),
-    "linear": (lambda n: [(h + 1) / n for h in range(n)], {}, "fail", "mismatch"),
+    "linear": (lambda n: [(h + 1) / n for h in range(n)], {}, "fail", "slopes.linear"),
     "NaN": (lambda n: [math.nan] * n, {}, "fail", "subject.shape"),
     "first of each rank": (lambda n: authors(n)[: n // 2] * 2, {}, "fail", "tensor_parallel.head_offset"),
     "kept": (kept_slopes([]), {}, "fail", "mask_cached_on_class"),
@@ -134,6 +134,7 @@ BIASES = {
     "encoder, distance - 1": (alibi(lambda d: (d.abs() - 1).clamp(min=0)), BOTH, "fail", "distance.shifted"),
     "encoder, distance + 1": (alibi(lambda d: d.abs() + (d != 0)), BOTH, "fail", "distance.shifted"),
     "queries' slopes": (of_queries, {**CAUSAL, **EIGHT}, "fail", "axis.queries"),
+    "whole numbers": (alibi(out=torch.round), {}, "fail", "precision.whole_numbers"),
     "NaN": (alibi(lambda d: d / 0 * 0), {}, "fail", "subject.not_finite"),
 }
 
@@ -192,6 +193,8 @@ MODS = {
     "scaled": (mod(lambda s, m, q, k: added(s, m, q, k) * 0.125), EIGHT, "fail", "score.not_added"),
     "bent": (mod(lambda s, m, q, k: 30 * torch.tanh(s / 30) + m * (k - q)), EIGHT, "fail", "score.not_added"),
     "int16": (int16, EIGHT, "fail", "mismatch"),
+    "no window": (branching, {**CAUSAL, **EIGHT, "window": 64}, "fail", "mask.window"),
+    "causality left, no window": (mod(added), {**CAUSAL, **EIGHT, "window": 64}, "pass", ""),
 }
 
 
@@ -236,6 +239,15 @@ WINDOWS = {
     "64, none for a square": (dropped(lambda q, k: q == k), {**CAUSAL, "window": 64}, "fail", "mask.window"),
     "64, none for a part": (dropped(lambda q, k: 1 < q < k), {**CAUSAL, "window": 64}, "fail", "mask.window"),
     "causality of squares alone": (square_only(lambda d: d < 0), CAUSAL, "fail", "mask.shows_ahead"),
+    "causality alone, not the window": (alibi(mask=lambda d: d < 0), {**CAUSAL, "window": 4}, "fail", "mask.window"),
+    "neither": (alibi(), {**CAUSAL, "window": 4}, "pass", ""),
+    "behind alone": (alibi(mask=lambda d: d >= 5), {**BOTH, "window": 5}, "fail", "mask.window"),
+    "causality from query 0": (
+        alibi(d=local, mask=lambda d: d - d[0, 0] < 0),
+        {**CAUSAL, **EIGHT},
+        "fail",
+        "buffer_slice_shifted",
+    ),
     "both sides of a decoder": (windowed(5, both=True), {**CAUSAL, "window": 5}, "fail", "mask.shows_ahead"),
 }
 
@@ -305,11 +317,20 @@ def test_what_a_window_and_an_order_cannot_be():
 
 WORDS = [
     (lambda n: [2.0**-h for h in range(n)], "slopes_fn", "-8 (h) / n, not -8 (h + 1) / n; found 1, expected 0.5"),
+    (lambda n: authors(2 * n)[:n], "slopes_fn", "the last head is 4, not 8, as in the first 8 slopes of 16 heads"),
+    (lambda n: [*authors(n // 2), *[0.0] * (n // 2)], "slopes_fn", "0.003906, ..., and 0 from head 4 on, not 0.5"),
+    (lambda n: [*authors(n)[:6], 1, 1], "slopes_fn", "are from head 6 on 1, 1, not from head 6 on 0.007812, 0.003906"),
+    (alibi(mask=lambda d: d < -3), "bias_fn", "shows each query 3 keys ahead: its number, or the edge of the mask, is"),
     (lambda n: authors(n)[::-1], "slopes_fn", "another order: the exponents are [8.0, 7.0, 6.0"),
     (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be visible; found hidden, expected seen"),
     (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "a score of -2.5 is returned as 0 after the bias is subtracted"),
     (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is, divided by sqrt(64)"),
 ]
+
+
+def test_a_last_exponent_of_8_is_no_other_base_where_4_is_declared():
+    report = judged(authors, "slopes_fn", {**EIGHT, "bias_max": 4}, "fail", "slopes.bias_max")
+    assert "the exponent of the last head is 8, not 4; found" in report.causes[0].message
 
 
 @pytest.mark.parametrize(("subject", "convention", "words"), WORDS)
@@ -328,7 +349,7 @@ SPECS = [("slopes_fn", {}), ("bias_fn", {**CAUSAL, "heads": 12}), ("bias_fn", BO
 
 
 # a constant of a decoder's rows; of an encoder, whose queries are not asked with a cache, one side left out
-@pytest.mark.parametrize(("subject", "is_left"), [(windowed(10**6), True), (alibi(), True), (windowed(4), False)])
+@pytest.mark.parametrize(("subject", "is_left"), [(alibi(), True), (windowed(4), False)])
 def test_a_window_that_the_bias_leaves_to_others_is_not_judged(subject, is_left):
     report = verify.check(subject, convention="bias_fn", spec={"encoding": "alibi", "heads": 8, **CAUSAL, "window": 4})
     assert report.status == "pass"

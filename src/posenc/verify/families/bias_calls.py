@@ -133,22 +133,27 @@ def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees: none ahead, and none beyond a largest distance."""
+    """Which keys a query sees: none ahead, and none beyond a largest distance; queries may be counted from 0."""
 
     causal: bool
     reach: float = np.inf
+    from_zero: bool = False
 
     def sees(self, d: Array) -> Places:
         """Return which values of query - key are visible."""
+        d = d - d[0, 0] if self.from_zero and d.ndim > 1 else d
         seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= self.reach)
         return seen
 
     def wrong(self, d: Array, gone: Places, hides: frozenset[str] = frozenset()) -> Places:
         """Return the places that a bias hides but should not, or shows although it hides others of their kind."""
-        see, ahead = self.sees(d), (d < 0) & self.causal
+        start = d[0, 0] if self.from_zero else 0.0
+        see, ahead = self.sees(d), (d < start) & self.causal
         found: Places = gone & see
-        for where, alike in (("ahead", ahead), ("beyond", ~ahead & ~see)):
-            found = found | (~gone & alike & (where in hides or (gone & alike).any()))
+        # a bias that hides keys ahead is the mask, so it must apply the window too
+        of_beyond = {"beyond", "ahead"} if self.causal else {"beyond"}
+        for alike, of in ((ahead, {"ahead"}), (~ahead & ~see, of_beyond)):
+            found = found | (~gone & alike & (bool(of & hides) or (gone & alike).any()))
         return found
 
 
@@ -241,7 +246,10 @@ class Biases(Family):
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference for each visible key; a key that is wrongly hidden or shown counts as fully wrong."""
         d, mask = distance(seen.case.args[:3]), model["mask"]
-        if (wrong := mask.wrong(d, gone(seen), self.hides)).any():
+        wrong = mask.wrong(d, gone(seen), self.hides)
+        if mask.from_zero and d[0, 0]:  # the own key may be hidden, so numbers cannot be compared
+            return np.where(wrong | (not gone(seen).any()), np.inf, 0.0)
+        if wrong.any():
             return np.where(wrong, np.inf, 0.0)
         return np.where(mask.sees(d), super().off(seen, predicted, model), 0.0)
 
@@ -259,8 +267,16 @@ class Biases(Family):
             ahead = model["mask"].causal and d[i, j] < 0
             code = "hides_visible" if hidden[h, i, j] else "shows_ahead" if ahead else "window"
             _, queries, keys = wrong[0].case.args[:3]
-            words = f"a call of {queries} queries and {keys} keys shows keys beyond the window, which others hide"
-            return Fault(f"{self.word}.mask.{code}", {}, {"message": words} if code == "window" else {})
+            words = f"the call with q_len {queries} and k_len {keys} shows "
+            if code == "window":
+                far = (d if self.causal else abs(d)) >= self.window
+                here = " on one side of the query, and hides those on the other"
+                others = ", which others hide" if "beyond" in self.hides else ", although the bias hides keys ahead"
+                words += f"keys beyond the window of {self.window}{here if hidden[:, far].any() else others}"
+            shown = -d[~hidden[h] & (d < 0)].min(initial=0.0)
+            if code == "shows_ahead" and (hidden[h] == (d < -shown)).all():
+                words += f"each query {shown:g} keys ahead: its number, or the edge of the mask, is {shown:g} too high"
+            return Fault(f"{self.word}.mask.{code}", {}, {"message": words} if not words.endswith("shows ") else {})
         return super().unknown(seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
@@ -292,7 +308,7 @@ class Biases(Family):
             far = [distance(s.case.args[:3]) >= self.window for s in seen]
             hidden = any(bool((gone(s) & beyond).any()) for s, beyond in zip(seen, far, strict=True))
             longest = max((s.case.args[1] for s in seen), default=0)
-            if not hidden:
+            if not hidden and not (self.causal and "ahead" in self.hides):
                 found.append(f"the window of {self.window} keys: the bias does not apply it, so a separate mask must")
             if longest <= self.window and not self.score_mod:
                 found.append(f"the window of {self.window} keys in calls of more than {longest} queries")

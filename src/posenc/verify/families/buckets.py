@@ -11,6 +11,7 @@ import torch
 from posenc.verify import guard
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
+from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.report import Cause
 
@@ -25,6 +26,10 @@ LASTS = {  # wrong ends of far distances
 }
 
 
+SIGNED: Mapping[str, Callable[[Array], Array]] = {  # of query - key, with both sides visible
+    "behind": lambda d: -d,
+    "ahead": lambda d: d,
+}
 RENUMBERED = {  # wrong numbers of the rows
     "they start at 1": lambda rows, n: rows + 1,
     "they are counted from the last": lambda rows, n: n - 1 - rows,
@@ -38,6 +43,12 @@ def _right(d: Array, exact: int, side: int, top: int) -> Array:
     """Return how many buckets beyond the exact ones a distance is, before rounding down."""
     share: Array = np.log(d / exact) / (math.log(top / exact) if top > exact else 1e-3) * (side - exact)
     return share
+
+
+def _half(d: Array, exact: int, side: int, top: int) -> Array:
+    ratio = rounded(rounded(d, "bfloat16") / exact, "bfloat16")
+    share = rounded(rounded(np.log(ratio), "bfloat16") / math.log(top / exact), "bfloat16")
+    return rounded(share * (side - exact), "bfloat16") + INSIDE
 
 
 Share = Callable[[Array, int, int, int], Array]
@@ -77,6 +88,7 @@ SHARES: Mapping[str, Share] = {
     "distances beyond the exact ones are spread evenly": lambda d, e, side, top: (d - e) / max(top - e, 1) * (side - e),
     "it is rounded to the nearest number, not down": lambda d, e, side, top: _right(d, e, side, top) + 0.5,
     "it is rounded up, not down": lambda d, e, side, top: _right(d, e, side, top) + 1,
+    "the logarithm is computed in bfloat16": _half,
     **WHOLE,
 }
 
@@ -104,6 +116,8 @@ class T5(Family):
             "halves": 2,  # n_buckets divided by this is one side
             "ahead": 0.5,  # where buckets of keys ahead start, as a share of all
             "exact": 0.5,  # the share of a side with a bucket for each distance
+            "more": 0,  # buckets of one distance each beyond that share
+            "signed": "",  # the side whose distances are negative, since no absolute value is taken
             "last": "side - 1",  # where far distances stop
             "shift": 0,  # added to key - query
             "reach": 0,  # added to the distance
@@ -178,7 +192,8 @@ class T5(Family):
         start = ((d < 0) | ((d == 0) & model["zero"])) * float(int(model["ahead"] * n_buckets)) * both
         d = d if model["number"] is None else model["number"](d)
         distance = np.maximum((np.abs(d) if both else np.maximum(d, 0)) + model["reach"], 0)
-        exact = max(int(side * model["exact"]), 1)
+        distance = SIGNED[model["signed"]](d) if model["signed"] else distance
+        exact = max(int(side * model["exact"]) + model["more"], 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = SHARES[model["formula"]](np.maximum(distance, 1), exact, side, model["max_distance"])
         far = exact + np.clip(np.trunc(np.nan_to_num(share) + 1e-9), -1e6, 1e6)
@@ -209,7 +224,7 @@ class T5(Family):
         tops = (128, 20, 32, 64, 100, 200, 256, 512, 1024, top // 2, top // 4, top * 2, top * 4, top - 1, top + 1)
         counts = (32, 8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
         numbers = [
-            Fault(f"t5.bucket.{word}_hardwired", {name: used}, {"used": used, "asked": self.truth[name]})
+            _hardwired(f"t5.bucket.{word}", name, used, self.truth[name])
             for name, word, tried in (("max_distance", "max_distance", tops), ("n_buckets", "num_buckets", counts))
             for used in tried
             if used >= 4 and used != self.truth[name]
@@ -222,6 +237,10 @@ class T5(Family):
             yield from (Fault(f"t5.bucket.{code}", {"halves": halves, "ahead": ahead}) for ahead in starts)
         for share, name in (0.25, "a quarter"), (1.0, "all"):
             yield Fault("t5.bucket.exact_range", {"exact": share}, {"share": name})
+        for more, name in (-1, "half, less one,"), (1, "half, and one more,"):
+            yield Fault("t5.bucket.exact_range", {"more": more}, {"share": name})
+        for signed in SIGNED if both else ():
+            yield Fault("t5.bucket.not_absolute", {"signed": signed}, {"side": signed})
         for by in (1, -1):
             for name, what in ("reach", "|distance|"), ("shift", "key - query"):
                 yield Fault("t5.bucket.off_by_one", {name: by}, {"what": what, "by": by})
@@ -247,16 +266,28 @@ class T5(Family):
         used = side * (2 if both else 1)
         changes = {} if used == self.n_buckets else {"n_buckets": used}
         if changes:
-            yield Fault("t5.bucket.num_buckets_hardwired", changes, {"used": used, "asked": self.n_buckets})
+            yield _hardwired("t5.bucket.num_buckets", "n_buckets", used, self.n_buckets)
         low, high = 1.0, float(exact**2)
         for (near, row), (far, other) in pairwise(sorted((abs(r), row) for r, row in behind.items())):
             if other > row >= exact:  # the share of the far one reaches its row, that of the near one does not
                 high = min(high, (far / exact) ** ((side - exact) / (other - exact)))
                 low = max(low, (near / exact) ** ((side - exact) / (row + 1 - exact)))
         for top in range(math.floor(low * exact), math.ceil(high * exact) + 1)[:MOST]:
-            values = {"used": top, "asked": self.max_distance}
             if top > exact and top != self.max_distance:
-                yield Fault("t5.bucket.max_distance_hardwired", {**changes, "max_distance": top}, values)
+                yield _hardwired("t5.bucket.max_distance", "max_distance", top, self.max_distance, changes)
+
+
+# what gives the same buckets as another number, by the code and that number's share of the declared one
+SAME = {
+    ("t5.bucket.max_distance", 0.5): ", or the logarithm is divided by log(max_distance / side), not by "
+    "log(max_distance / exact), where exact = side // 2",
+    ("deberta.bucket.num_buckets", 2.0): ", or mid is num_buckets, not num_buckets // 2",
+}
+
+
+def _hardwired(code: str, name: str, used: int, asked: int, more: Model | None = None) -> Fault:
+    values = {"used": used, "asked": asked, "same": SAME.get((code, used / asked), "")}
+    return Fault(f"{code}_hardwired", {**(more or {}), name: used}, values)
 
 
 # wrong buckets of query - key, from mid, max_distance and the share of buckets beyond mid
@@ -344,5 +375,4 @@ class Deberta(T5):
             asked = self.truth[name]
             for used in (32, 64, 128, 256, 320, 384, 400, 500, 511, 512, 513, 1024, asked // 2, 2 * asked):
                 if used != asked and (name == "n_buckets" or used > self.n_buckets // 2 + 1):
-                    values = {"used": used, "asked": asked}
-                    yield Fault(f"deberta.bucket.{word}_hardwired", {name: used}, values)
+                    yield _hardwired(f"deberta.bucket.{word}", name, used, asked)

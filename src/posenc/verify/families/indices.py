@@ -17,6 +17,7 @@ RENUMBERED = (
     "every distance has one row of its own, in another order: right for a table trained this way, but rows of another "
     "implementation do not fit"
 )
+OTHERS = ((7, 7), (8, 8), (14, 14), (12, 12), (16, 16))  # windows whose index may be kept for all
 COLUMNS = (
     "tokens run down the columns: in a square window every distance still has one row of its own; in windows that "
     "are not square the axes are exchanged"
@@ -116,6 +117,9 @@ class Indices(Family):
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return rows that distances share, distances with several rows, or rows that are not in the table."""
         bad = sorted(wrong, key=lambda s: s.value.size)
+        for window in (*(s.case.args for s in seen), *OTHERS):
+            if all(self.is_part(s, window) for s in wrong):
+                return self.of_window(bad[0], window)
         for s in bad:
             rows = self.predict(self.truth, s.case)
             for code, same, other in (("not_by_distance", rows, s.value), ("collision", s.value, rows)):
@@ -125,6 +129,29 @@ class Indices(Family):
         rows, limit = bad[0].value, self.limit(*bad[0].case.args)
         slots = {"call": bad[0].case.words, "low": rows.min(), "high": rows.max(), "rows": limit, "last": limit - 1}
         return Fault(f"swin.index.{'not_integer' if (rows % 1).any() else 'out_of_table'}", {}, slots)
+
+    def is_part(self, seen: Seen, window: tuple[int, int]) -> bool:
+        """Return whether row numbers are the first ones of another window."""
+        n, (h, w) = len(seen.value), window
+        part = self.predict(self.truth, Case("other", window))[:n, :n] if h * w >= n else seen.value[:0]
+        return seen.case.args != window and np.array_equal(seen.value, part)
+
+    def of_window(self, seen: Seen, window: tuple[int, int]) -> Fault:
+        """Return the fault of another window's row numbers."""
+        slots = {"call": seen.case.words, "window": "{} x {}".format(*window)}
+        return Fault("swin.index.other_window", {}, slots, dict(zip("hw", seen.case.args, strict=True)))
+
+    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
+        """Return another window's row numbers in place of exchanged axes, if only one of h x w and w x h is wrong."""
+        for s in seen if fault.code == "swin.index.axes_swapped" else ():
+            h, w = s.case.args
+            if self.is_part(s, (w, h)) and any(self.is_right(other) for other in seen if other.case.args == (w, h)):
+                return self.of_window(s, (w, h))
+        return fault
+
+    def is_right(self, seen: Seen) -> bool:
+        """Return whether the answer has one row for each distance."""
+        return not self.off(seen, self.predict(self.truth, seen.case), self.truth).any()
 
 
 def _pair(code: str, s: Seen, at: tuple[int, ...], first: Array) -> Fault:

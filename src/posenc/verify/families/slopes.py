@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,9 @@ FORMS: tuple[tuple[str, str, Form], ...] = (
     ("distance.curved", "minus the squared distance", lambda m, q, k, r: m * (q - k) ** 2),
     ("distance.curved", "the root of the distance", lambda m, q, k, r: -m * np.sqrt(np.abs(q - k))),
     ("distance.curved", "log(1 + distance)", lambda m, q, k, r: -m * np.log1p(np.abs(q - k))),
+    ("precision.whole_numbers", "down", lambda m, q, k, r: -np.floor(m * np.abs(q - k))),
+    ("precision.whole_numbers", "up", lambda m, q, k, r: -np.ceil(m * np.abs(q - k))),
+    ("precision.whole_numbers", "to the nearest one", lambda m, q, k, r: -np.round(m * np.abs(q - k))),
 )
 ROUNDED: tuple[tuple[str, Form], ...] = (
     ("positions_{}", lambda m, q, k, r: -m * np.abs(r(q) - r(k))),
@@ -165,6 +169,10 @@ def faults(family: "Alibi") -> Iterator[Fault]:
         values = {"words": words.format(ranks)}
         yield Fault("alibi.tensor_parallel.head_offset", {"ranks": (words, ranks)}, values)
     yield from (Fault(f"alibi.{code}", {"form": (form, None)}, {"words": words}) for code, words, form in FORMS)
+    code, words, form = FORMS[0]
+    yield Fault(
+        f"alibi.{code}", {"form": (form, None), "mask": replace(right["mask"], from_zero=True)}, {"words": words}
+    )
     for end in dict.fromkeys((family.end, *ENDS)) if family.end else ():
         yield from _ends(end)
     values = {"given": FALCON, "how": ", rounded to bfloat16", "asked": asked}
@@ -205,11 +213,12 @@ def described(family: "Alibi") -> Fault | None:
     wrong = {n: s for n, s in family.found.items() if not alike(s, family.steps_of(right, n))}
     if not wrong:
         return None
-    n, s = min(wrong.items())
+    n, s = min(wrong.items(), key=lambda pair: (pair[0] < 3, pair[0]))  # one or two slopes show no rule
     want, low = slopes_of(right, n), 1 << (n.bit_length() - 1)
-    values = {"n": n, "found": _listed(s), "asked": _listed(want)}
     if len(s) != n:
         return Fault("alibi.slopes.count", {}, {"n": n, "count": len(s)})
+    first = int((np.abs(s - want) > 1e-3 * np.abs(want)).argmax())
+    values = {"n": n, "found": _listed(s, first), "asked": _listed(want, first)}
     if low < n and alike(s[:low], want[:low]) and all(map(is_power, set(family.found) - set(wrong))):
         how = f"{_listed(s[low:])} from head {low} on"
         return Fault("alibi.slopes.not_power_of_two", {}, {"how": how})
@@ -219,9 +228,11 @@ def described(family: "Alibi") -> Fault | None:
     return Fault("alibi.slopes.other", {}, values)
 
 
-def _listed(some: Array) -> str:
-    shown = ", ".join(f"{x:.4g}" for x in some[:4])
-    return shown + (", ..." if len(some) > 4 else "")
+def _listed(some: Array, first: int = 0) -> str:
+    shown = (f"from head {first} on " if first else "") + ", ".join(f"{x:.4g}" for x in some[first : first + 4])
+    used = int(some.astype(bool)[::-1].argmax())  # how many of the last ones are 0
+    tail = f", and 0 from head {len(some) - used} on" if used else ""
+    return shown + (", ..." if len(some) > first + 4 else "") + tail
 
 
 def _scaled(family: "Alibi") -> Iterator[Fault]:
@@ -252,7 +263,11 @@ def _series(family: "Alibi") -> Iterator[Fault]:
         over = n if family.truth["rest"] == GEOMETRIC else 1 << (n.bit_length() - 1)
         last = -math.log2(s[0]) * over if 0 < s[0] < 0.999 else top
         if abs(last - top) > 1e-4:
-            words = next((w for base, w in BASES.items() if abs(last / top - math.log2(base)) < 1e-4), "")
+            bases = BASES if top == 8 else {}  # a last exponent of 8 is the usual one, not another base
+            words = next((w for base, w in bases.items() if abs(last / top - math.log2(base)) < 1e-4), "")
+            heads = n * top / last  # of whose slopes these are the first
+            if not words and heads > n + 0.5 and abs(heads - round(heads)) < 1e-3 and is_power(round(heads)):
+                words = f", as in the first {n} slopes of {round(heads)} heads"
             values = {"last": f"{last:.4g}", "top": top, "words": words}
             yield Fault("alibi.slopes.bias_max", {"series": partial(series, top=last)}, values)
 

@@ -1,6 +1,7 @@
 """Biases from hidden tables: it is visible which distances share a number, but not whose row it is."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,9 @@ class Line(Biases):
         """Yield wrong buckets, and faults of calls with more keys than queries."""
         yield from self.windows()
         yield from self.rule.faults() if self.t5 else self._of_ends()
-        yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "start"})
+        for from_zero in False, True:
+            mask = replace(self.truth["mask"], from_zero=from_zero)
+            yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "start", "mask": mask})
         yield Fault(f"{self.word}.decode.bias_dropped", {"place": "flat"})
 
     def _of_ends(self) -> Iterator[Fault]:
