@@ -192,7 +192,8 @@ def _formula(lines: Sequence[Any], shapes: Sequence[tuple[int, int]]) -> Formula
 
 def _words(formula: Formula) -> str:
     begin, over, factor = formula
-    return f"(i {begin}){over}" + ("" if same(np.array([factor]), 1.0) else f" * {_number(factor)}")
+    number = "i" if begin == "+ 0" else f"(i {begin})"
+    return number + over + ("" if same(np.array([factor]), 1.0) else f" * {_number(factor)}")
 
 
 def _named(model: Model, rows: Formula | None, columns: Formula | None) -> Fault | None:
