@@ -28,7 +28,6 @@ AFTER = ("all_axes", "sides")
 OTHERS = {  # (index of the video, number of videos) -> the video whose step is used
     "all videos use the step of the first": lambda i, n: 0,
     "each video uses the step of the next one": lambda i, n: min(i + 1, n - 1),
-    "each video uses the step of the one before": lambda i, n: max(i - 1, 0),
 }
 CELLS = {
     "columns": "cells are numbered column by column",
