@@ -106,6 +106,19 @@ def test_github_gets_annotations(subject, capsys, monkeypatch, tmp_path):
     assert (tmp_path / "subject.py").read_text().splitlines()[number - 1].startswith("def build")
 
 
+@pytest.mark.parametrize("broken", ["x = 1\n", None], ids=["no build", "no file"])
+def test_a_target_that_cannot_be_judged_leaves_the_reports_of_the_others(subject, capsys, tmp_path, broken):
+    first, bad = tmp_path / "first.py", tmp_path / "bad.py"
+    Path(subject("fail")).rename(first)
+    if broken:
+        bad.write_text(broken)
+    last = str(subject("pass"))
+    assert verify(str(first), str(bad), last, "--in-process", "--json") == 2
+    streams = capsys.readouterr()
+    assert [(one["target"], one["status"]) for one in json.loads(streams.out)] == [(str(first), "fail"), (last, "pass")]
+    assert f"posenc: {bad}: " in streams.err
+
+
 @pytest.mark.parametrize("worst", ["pass", "cannot_tell", "fail"])
 def test_several_targets_are_one_document_and_the_worst_exit_code(subject, capsys, tmp_path, worst):
     paths = []

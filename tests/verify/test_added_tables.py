@@ -229,6 +229,15 @@ def only(table, h, w):
     return numbered(None)(table, h, w)
 
 
+def by_column(table, h, w):
+    return F.interpolate(table.reshape(1, 6, 4, D).permute(0, 3, 2, 1), size=(h, w), mode="bilinear")[0]
+
+
+def from_the_first(rows, columns, h, w):
+    y, x = cells(h, w)
+    return torch.cat((rows[x], rows[y]), -1).permute(2, 0, 1)
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -269,6 +278,10 @@ IMAGES = [
     ("equivalent", TURNED, {}),
     ("pass", TURNED, {"order": "xy"}),
     ("learned.grid.axes_swapped", TURNED, {"order": "yx"}),
+    ("learned.grid.axes_swapped", Table((24, D), by_column), {"grid": [4, 6]}),
+    ("pass", Table((24, D), by_column), {"grid": [4, 6], "order": "xy"}),
+    ("learned.grid.axes_shared", Table((40, D // 2), from_the_first, (40, D // 2)), {}),
+    ("pass", Table((40, D // 2), lambda t, h, w: from_the_first(t, t, h, w)), {"order": "xy"}),
     ("learned.grid.stride", Table((400, D), numbered(None)), {}),
     ("learned.grid.stride", Table((49, D), numbered(None)), {}),
     ("learned.grid.interpolated_wrong", Table((49, D), sides), {}),

@@ -53,7 +53,6 @@ def verify_implementation(
     The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 usage error, 3 cannot tell.
     """
     from posenc.verify import conventions
-    from posenc.verify.child.target import parse
 
     wanted = format_of("verify", as_json, output_format)
     if explain is not None:
@@ -68,10 +67,11 @@ def verify_implementation(
         raise ValueError("verify: give either TARGET or --exec COMMAND.")
     if command is not None:
         results = [_run_program(command, convention, asked, array_files)]
+    elif len(targets) == 1:
+        results = [_verify_target(targets[0], convention, asked, in_process)]
     else:
-        places = [(target, None if Path(target).is_dir() else parse(target)) for target in targets]
-        results = [_verify_target(*place, convention, asked, in_process) for place in places]
-    conclude(wanted, results)
+        results = _verify_several(targets, convention, asked, in_process)
+    conclude(wanted, results, refused=len(targets) > len(results))
 
 
 def _explain(convention: str, wanted: str, has_target: bool) -> None:
@@ -86,12 +86,27 @@ def _explain(convention: str, wanted: str, has_target: bool) -> None:
         output.write(explain.text(found))
 
 
-def _verify_target(
-    target: str, where: "Target | None", convention: str | None, spec: dict[str, Any] | None, in_process: bool
-) -> "Result":
+def _verify_several(
+    targets: Sequence[str], convention: str | None, spec: dict[str, Any] | None, in_process: bool
+) -> "list[Result]":
+    """Judge each target; one that cannot be judged is reported on stderr, and the others are judged nevertheless."""
+    results = []
+    for target in targets:
+        try:
+            results.append(_verify_target(target, convention, spec, in_process))
+        except (ValueError, TypeError, NotImplementedError) as error:
+            if not output.is_refusal(error):
+                raise
+            output.complain(f"{target}: {error}")
+    return results
+
+
+def _verify_target(target: str, convention: str | None, spec: dict[str, Any] | None, in_process: bool) -> "Result":
     """Judge a Python object, or the recorded answers in a directory."""
     from posenc.verify import check, child, formats, remote
+    from posenc.verify.child.target import parse
 
+    where = None if Path(target).is_dir() else parse(target)
     if where is None:
         convention = _known(convention, target)
         recording = remote.subject(convention, remote.Recording(Path(target)))
@@ -162,8 +177,11 @@ def format_of(command: str, as_json: bool, named: str | None) -> str:
     return "json" if as_json else named or "text"
 
 
-def conclude(wanted: str, results: "Sequence[Result]") -> None:
-    """Write results as one document, and exit: with 1 if one fails, else with 3 if one cannot be decided."""
+def conclude(wanted: str, results: "Sequence[Result]", *, refused: bool = False) -> None:
+    """Write results as one document, and exit.
+
+    The code is 2 if a target was refused, else 1 if one fails, else 3 if one cannot be decided.
+    """
     from posenc.verify import formats
 
     document = formats.document(wanted, results)
@@ -172,7 +190,7 @@ def conclude(wanted: str, results: "Sequence[Result]") -> None:
     elif document:
         output.write(document)
     ends = {result.status for result in results}
-    if code := 1 if "fail" in ends else 3 if "cannot_tell" in ends else 0:
+    if code := 2 if refused else 1 if "fail" in ends else 3 if "cannot_tell" in ends else 0:
         raise click.exceptions.Exit(code)
 
 

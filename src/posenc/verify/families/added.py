@@ -25,6 +25,7 @@ LATE = {  # the fault if calls of a kind are wrong, but short ones on fresh obje
     "far": "sinusoidal.table.too_short",
     "half": "sinusoidal.precision.product_bf16",
 }
+SINGLE = "sinusoidal.single_token"
 HALF = 600  # tokens in half precision; bfloat16 counts to 256
 ORIGIN = "the first position is off by {by:+g}, which origin='any' allows, but weights of other code do not fit"
 MOVED = "dimensions are in another order ({words}); none was declared, but weights of another implementation do not fit"
@@ -84,7 +85,8 @@ class Sinusoid(Added):
         self.readings, self.moved, self.free_lanes = added_words.read(spec, image=self.calls.image)
         self.top, self.ended = int(spec.get("max_positions") or 0), False
         self.mismatch = f"{self.prefix}.mismatch"
-        late = (kind(code, name, "near") for name, code in LATE.items())
+        late = [kind(code, name, "near") for name, code in LATE.items()]
+        late += [kind(SINGLE, "single", "near")] if self.single == (1, 1) else []
         self.kinds = (self.kinds[0], *late, *self.kinds[1:])
         self.truth = {
             "lanes": None,  # for each dimension its index in the definition, if they are permuted
@@ -288,6 +290,8 @@ class Sinusoid(Added):
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return the fault that later, long or coarse calls show, if short ones are right."""
         model = self.best()
+        if fault.code == SINGLE and model is not None:
+            return self._of_one(next(s for s in seen if s.case.kind == "single"), model)
         if fault.change or fault.code not in LATE.values() or model is None:
             return super().refine(fault, wrong, right, seen)
         s = next(s for s in seen if LATE.get(s.case.kind) == fault.code and not explains(self, model, [s]))
@@ -296,6 +300,14 @@ class Sinusoid(Added):
         code = self.mismatch if s.case.kind == "far" else fault.code
         other = Fault(code, {}, {"what": "a call after calls of other sizes", "off": off, "dtype": "bfloat16"})
         return added_reading.broken(self, s, model) or next(coarse, other)
+
+    def _of_one(self, s: Seen, model: Model) -> Fault:
+        """Return what a text of one token gets."""
+        moved = added_reading.shifted(self, [s], model)
+        words = "nothing is added" if np.abs(s.value).max() < 1e-6 else "the encoding is that of no position"
+        if moved is not None:
+            words = f"the token gets position {moved.values['start']:g}, not {self.truth['start']:g}"
+        return Fault(SINGLE, {}, {"words": words})
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first wrong row of an answer, with its worst number."""

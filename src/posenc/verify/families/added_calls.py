@@ -216,6 +216,12 @@ class Added(Family):
         off = float((moved - keep * step).abs().max())
         if off > SAME * max(abs(keep), 1.0) + calls.half:
             raise finding(f"{self.word}.input.changed", calls.case(shape), off, off=off, factor=keep)
+        if self.spec.get("padding") in (None, "none") and self.spec.get("padding_idx") is None:
+            empty = a.clone()
+            empty[(0, slice(None), 0, 1) if calls.image else (0, 1)] = 0  # code may take it for padding
+            moved = calls.raw(called, shape, empty).detach().double() - one
+            if (off := float((moved - keep * (empty - a)).abs().max())) > SAME * max(abs(keep), 1.0) + calls.half:
+                raise finding(f"{self.word}.input.zero_token", calls.case(shape), off)
         calls.keep = 1.0 if abs(keep - 1) < SAME + calls.half else keep
         return calls.keep
 

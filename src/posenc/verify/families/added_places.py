@@ -76,9 +76,7 @@ def of_text(family: "Sinusoid", near: Sequence[Seen], models: Sequence[Model]) -
             family.positions(model, shape)[0].reshape(-1, len(line))[0]
             for shape, line in zip(shapes, lines, strict=True)
         ]
-        return _affine([len(line) for line in lines], lines, want) or _listed(
-            family.calls.words(shapes[-1]), lines[-1], want[-1]
-        )
+        return _affine([len(line) for line in lines], lines, want) or _listed(family, shapes[-1], lines[-1], want[-1])
     return None
 
 
@@ -105,15 +103,19 @@ def _affine(sizes: Sequence[int], lines: Sequence[Array], want: Sequence[Array])
     return None
 
 
-def _listed(call: str, line: Array, want: Array) -> Fault | None:
+def _listed(family: "Sinusoid", shape: tuple[int, ...], line: Array, want: Array) -> Fault | None:
     """Return the first wrong positions of a text that no formula describes."""
     wrong = np.flatnonzero(np.abs(line - want) > NEAR * np.maximum(np.abs(want), 1.0))
     if not len(wrong):
         return None
     some = slice(wrong[0], wrong[0] + 8)
     found, right = (", ".join(f"{p:.4g}" for p in each[some]) for each in (line, want))
-    words = f"in {call} the rows from {wrong[0]} on have the positions {found}; they should be {right}"
-    return Fault("sinusoidal.position.other", {}, {"words": words})
+    number = "distances" if family.calls.table else "positions"
+    words = (
+        f"in {family.calls.words(shape)} the rows from {wrong[0]} on have the {number} {found}; they should be {right}"
+    )
+    code = "relative_sinusoid.rows_other" if family.calls.table else "sinusoidal.position.other"
+    return Fault(code, {}, {"words": words})
 
 
 def _line(found: Array, want: Array) -> tuple[float, float] | None:
@@ -192,7 +194,8 @@ def _formula(lines: Sequence[Any], shapes: Sequence[tuple[int, int]]) -> Formula
 
 def _words(formula: Formula) -> str:
     begin, over, factor = formula
-    return f"(i {begin}){over}" + ("" if same(np.array([factor]), 1.0) else f" * {_number(factor)}")
+    number = "i" if begin == "+ 0" else f"(i {begin})"
+    return number + over + ("" if same(np.array([factor]), 1.0) else f" * {_number(factor)}")
 
 
 def _named(model: Model, rows: Formula | None, columns: Formula | None) -> Fault | None:

@@ -11,6 +11,7 @@ from posenc.verify.families.added_faults import JOINS, ORDERS, PAPER, ROUNDED_UP
 _HALF_MINUS_ONE = {"tensor2tensor", "t2t", "fairseq", "m2m100"}  # k/(d/2 - 1)
 _IN_BLOCKS = {*_HALF_MINUS_ONE, "mae", "moco", "vit", "xl"}  # all sines first, if no order is declared
 _DETR = {"detr", "maskformer"}
+_IMAGES_IN_BLOCKS = {"mae", "moco"}  # in each axis
 _VARIANTS = {
     *("paper", "vaswani", "original", "standard", "transformer", "loftr", "normalised", "unnormalised"),
     *(_IN_BLOCKS | _DETR),
@@ -36,7 +37,7 @@ def read(spec: Mapping[str, Any], *, image: bool) -> tuple[list[dict[str, Any]],
     dim = int(spec.get("dim") or spec.get("d_model") or spec.get("head_dim") or 0)
     odd = dim % 4 == 2 if image else dim % 2  # whether an axis may have an odd number of dimensions
     rules = ((T2T, T2T_CEIL) if variant & _HALF_MINUS_ONE else (PAPER, ROUNDED_UP))[: 1 + dim % 2]
-    orders, order_said = _orders(spec, variant)
+    orders, order_said = _orders(spec, variant, image=image)
     orders, others = (tuple(name for name in some if odd or name != "half_zero") for some in (orders, ORDERS))
     joins, join_said = _joins(spec, variant) if image else (("",), False)
     starts = _starts(spec, variant, image=image)
@@ -88,7 +89,7 @@ def axes(spec: Mapping[str, Any], *, of_waves: bool = False) -> str | None:
     raise ValueError(f"verify: order cannot be {str(spec['order'])[:60]!r}, which names no axis. Use {which}.")
 
 
-def _orders(spec: Mapping[str, Any], variant: set[str]) -> tuple[tuple[str, ...], bool]:
+def _orders(spec: Mapping[str, Any], variant: set[str], *, image: bool) -> tuple[tuple[str, ...], bool]:
     """Return the orders of sines and cosines, and whether one is declared."""
     layout, order = (str(spec.get(word) or "").lower() for word in ("layout", "order"))
     tail = "_cos" if _COSINES_FIRST.search(f"{layout}\n{order}") else ""
@@ -96,6 +97,8 @@ def _orders(spec: Mapping[str, Any], variant: set[str]) -> tuple[tuple[str, ...]
         return (("half_cos",) if tail else ("half", "half_zero")), True
     if _WOVEN.search(f"{layout} {order}"):
         return (f"interleaved{tail}",), True
+    if image and variant & (_IMAGES_IN_BLOCKS | _DETR):
+        return (("half", "half_zero") if variant & _IMAGES_IN_BLOCKS else ("interleaved",)), True
     return ("half", "half_zero", "interleaved") if variant & _IN_BLOCKS else ("interleaved",), False
 
 

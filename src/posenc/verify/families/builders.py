@@ -1,5 +1,6 @@
 """Builders of M-RoPE positions: how code numbers text, images and video on the axes time, row and column."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,14 @@ SEQUENCES: tuple[tuple[tuple[Part, ...], tuple[float, ...]], ...] = (
     ((40_000, (2, 2, 2), 3), (1.0,)),
 )
 AFTER = ("all_axes", "sides")
-FIRST = "all videos use the step of the first"
+OTHERS = {  # (index of the video, number of videos) -> the video whose step is used
+    "all videos use the step of the first": lambda i, n: 0,
+    "each video uses the step of the next one": lambda i, n: min(i + 1, n - 1),
+}
+CELLS = {
+    "columns": "cells are numbered column by column",
+    "frames": "frames are counted in the inner loop, cell by cell",
+}
 STEPS: Mapping[str, Callable[[Array, float, float], Array]] = {  # (frames, step, start of the video) -> time
     "the step is floored before it is multiplied": lambda n, step, begin: n * np.floor(step),
     "the product of frame and step is rounded, not floored": lambda n, step, begin: np.round(_product(n, step)),
@@ -87,19 +95,22 @@ class Builder(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return the positions of a model's rule."""
         parts, steps = case.args
-        left, columns, begin = iter(steps), list[Array](), float(model["start"])
+        videos, columns, begin = itertools.count(), list[Array](), float(model["start"])
         for part in parts:
             if isinstance(part, int):
                 columns.append(np.outer(model["text"], begin + np.arange(part, dtype=np.float64)))
                 begin += part
                 continue
-            step, sides, frames = next(left), part[1:], np.arange(part[0], dtype=np.float64)
-            step = steps[0] if model["step"] == FIRST else step
+            video, sides, frames = next(videos), part[1:], np.arange(part[0], dtype=np.float64)
+            step = steps[OTHERS[model["step"]](video, len(steps)) if model["step"] in OTHERS else video]
             rule = STEPS.get(model["step"])
             times = rule(frames, step, begin) if rule else np.floor(_product(frames, step))
-            grid = np.indices(sides) if model["cells"] == "rows" else np.indices(sides[::-1])[::-1]
+            grid = np.indices(sides[::-1])[::-1] if model["cells"] == "columns" else np.indices(sides)
             cells = grid.reshape(2, -1)[:: -1 if model["exchanged"] else 1]
-            block = np.stack((np.repeat(times, math.prod(sides)), *np.tile(cells, len(times))))
+            outer, inner = np.repeat, np.tile
+            if model["cells"] == "frames":
+                outer, inner = inner, outer
+            block = np.stack((outer(times, math.prod(sides)), *(inner(axis, len(times)) for axis in cells)))
             columns.append(begin * np.array(model["placed"])[:, None] + block)
             ends = {"all_axes": columns[-1].max() + 1, "sides": begin + max(sides), "one": begin + 1}
             ends |= {"largest": columns[-1].max(), "halves": begin + max(times[-1] + 1, *(-(-n // 2) for n in sides))}
@@ -119,10 +130,11 @@ class Builder(Family):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong rules, those of public reports first."""
-        for words in (*STEPS, FIRST):
+        for words in (*STEPS, *OTHERS):
             yield Fault("mrope_positions.time_step", {"step": words}, {"words": words})
         yield Fault("mrope_positions.axes_exchanged", {"exchanged": True})
-        yield Fault("mrope_positions.cell_order", {"cells": "columns"})
+        for cells, words in CELLS.items():
+            yield Fault("mrope_positions.cell_order", {"cells": cells}, {"words": words})
         for placed, words in PLACED.items():
             yield Fault("mrope_positions.start", {"placed": placed}, {"words": words})
         yield Fault("mrope_positions.text_axes", {"text": (1, 0, 0)})

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from posenc.verify import rules
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
@@ -25,6 +26,8 @@ UNSEEN = "it does not affect encodings of distances (rotation, biases), but it a
 ONE_SIDE = "padding on the right: the specification's padding is not 'right' or 'both'"
 OWN = f"every row or document starts at another position: {UNSEEN}"
 MOVES = "counting starts elsewhere in each call: right only if keys are cached unrotated and rotated in every call"
+OF_BOUNDS = "Subtract each document's start: arange(total) - repeat_interleave(cu_seqlens[:-1], cu_seqlens.diff())."
+OF_TOKENS = "Give token t the declared first row plus t: arange(x.size(1)) + offset."
 # Documents of each row; a digit is the number of tokens of one document.
 DOCUMENTS = ["1", "2", "12", "21", "22", "111", "222", "5", "32", "24", "333", "4162", "27115", "354623"]
 EMPTY = ["3204", "04", "23003", "340", "400"]
@@ -41,6 +44,7 @@ class Counts(Family):
     """The number of tokens before each token in its row or document: the model has a rule for each kind of call.
 
     Attributes:
+        masked: Whether calls have a mask, if they do not give bounds.
         packed, of_bounds: Whether there are documents, and whether calls give their bounds instead of a mask.
         whole: Whether calls use only whole masks, without chunks and steps.
         side: Where padding is: "left", "right", "both" or "none"; empty if not declared.
@@ -54,7 +58,7 @@ class Counts(Family):
 
     mismatch, pairs, reads_first = "positions.mismatch", 120, True
     tolerance = 0.01  # positions are whole numbers
-    whole = False
+    whole, masked = False, True
     sides: Sequence[str] = ("left",)
     least, long, far = 120, LONG, FAR
 
@@ -225,6 +229,13 @@ class Counts(Family):
         plain = (s.value[0] for s in short if (s.case.args[0].mask == 1).all())
         return next(filter(None, (ways.described(line, self.truth["start"]) for line in plain)), None)
 
+    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
+        """Return the fault with a fix that does not speak of a mask, where the convention has none."""
+        fault = super().refine(fault, wrong, right, seen)
+        fix = OF_BOUNDS if self.of_bounds else "" if self.masked else OF_TOKENS
+        is_of_masks = fix and "attention_mask" in rules.find(fault.code).fix
+        return replace(fault, values={"fix": fix, **fault.values}) if is_of_masks else fault
+
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first wrong column of the row with the largest error."""
         (call,) = seen.case.args
@@ -247,7 +258,6 @@ class Rows(Counts):
     """Rows of a learned table: the position of each token plus an offset, within the table."""
 
     mismatch, whole, sides = "learned.mismatch", True, ("left", "right")
-    masked = True  # whether calls have a mask
     guesses = True  # guess that a first row is padding_idx + 1
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:

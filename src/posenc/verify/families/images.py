@@ -162,8 +162,11 @@ def _scaled(model: Model, number: Array, size: int, other: int) -> Array:
 
 
 def _words(model: Model) -> str:
-    """Return the position of row i of n as a formula."""
-    return f"(i + {model['start']:g}){OVER[model['over']]} * {model['scale']:.4g}"
+    """Return the position of row i of n as a formula, such as "(i + 1) / n * 6.283", or "i"."""
+    number = f"(i + {model['start']:g})" if model["start"] else "i"
+    over = {0.0: " / (n - 1)", 1.0: " / n"}.get(model["start"]) if model["over"] == "last" else None
+    scale = f" * {model['scale']:.4g}" if model["scale"] != 1 else ""
+    return f"{number}{over or OVER[model['over']]}{scale}"
 
 
 def _joined(parts: Sequence[Array], join: str) -> Array:

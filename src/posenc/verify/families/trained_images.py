@@ -17,7 +17,7 @@ from torch import Tensor
 from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import resized
-from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding
+from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding, modules
 from posenc.verify.families.added_words import axes
 from posenc.verify.families.trained import coded, trained
 
@@ -34,6 +34,7 @@ class TrainedImage(Added):
     Attributes:
         sizes: Images that can be called: the requested one, which must work, and others.
         rule, open_rule: The declared rule of interpolation, and what was not judged of it.
+        sharing: What was not judged of a table that both axes read.
         drawn: For each table and dimension random entries, along its moving axes, and the images that they give.
     """
 
@@ -46,6 +47,7 @@ class TrainedImage(Added):
         grid = said if isinstance(said, list | tuple) and len(said) == 2 else (said, said)
         self.asked = tuple(n if isinstance(n, int) and not isinstance(n, bool) else 0 for n in grid)
         self.order = axes(spec)
+        self.sharing = ""
         self.rule, self.open_rule = resized.checked(spec.get("interpolation")), ""
         self.drawn: list[tuple[tuple[int, int], Array, Array]] = []
         self.sizes: list[Shape] = []
@@ -83,6 +85,7 @@ class TrainedImage(Added):
         if not found:
             raise CannotTellError("no trained table was found in the graph of the result")
         orders = {key: _judged(places) for key, places in found.items()}
+        self._shared(subject, orders)
         first = max(orders.values(), key=len)
         if len(first) < 2:  # the first half shows it, if an order is declared and tables are not added
             left = {order for (_, lane), order in orders.items() if lane == 0}
@@ -95,6 +98,20 @@ class TrainedImage(Added):
                 mixed = self._mixed(orders)
         self.open_rule = resized.judge(mixed, self.rule, self.calls.case((1, *self.sizes[0])))
         return Seen(case, np.array([float(first == "xy") if first else self.truth["order"]]))
+
+    def _shared(self, subject: Any, orders: Mapping[tuple[int, int], str]) -> None:
+        """Look for a table that both axes read while another of its shape is never read."""
+        shape = (2, *self.sizes[0])
+        called, held = trained(self.calls, subject, shape)
+        tables = [t for t in held if t.ndim >= 2 and t.is_floating_point()]
+        for n in {n for n, _ in orders}:
+            if {order for (table, _), order in orders.items() if table == n} != {"x", "y"}:
+                continue
+            others = ((name, t) for m in modules(called) for name, t in m.named_parameters())
+            left = [name for name, t in others if t.shape == tables[n].shape and all(t is not read for read in held)]
+            if left:
+                raise finding("learned.grid.axes_shared", self.calls.case(shape), name=left[0])
+            self.sharing = "whether rows and columns should share one table"
 
     def _of_size(self, subject: Any, size: Shape) -> Iterator[tuple[tuple[int, int], Places]]:
         called, held = trained(self.calls, subject, (2, *size))
@@ -166,6 +183,9 @@ class TrainedImage(Added):
                 if np.abs(code(table, ask, first) - base).max() > NEAR:
                     raise finding("learned.grid.class_row", case, words="cells use entry 0")
             grid = [(code(table, ask, v) - base) / divisor for v in self._numbers(entries)] if is_flat else []
+            if grid and not _order([place[..., lanes[0]] for place in grid]):
+                turned = [(code(table, ask, v) - base) / divisor for v in self._numbers(entries, by_column=True)]
+                grid = self._transposed(grid, turned, lanes[0], case)
             shape = [entries if a in moving else 1 for a, entries in enumerate(table.shape)]
             drawn = torch.randn(shape, generator=torch.Generator().manual_seed(11))
             image = ((filled(table, drawn) - base) / divisor)[..., lanes[0]]
@@ -182,11 +202,24 @@ class TrainedImage(Added):
                 return h, w, first
         return 0, 0, 0
 
-    def _numbers(self, entries: int) -> list[list[float]]:
-        """Return the row and the column of each entry of a flat table; an empty list if they are unknown."""
-        _, w, first = self._native(entries)
-        places = (divmod(i - first, w) for i in range(entries)) if w else ()
+    def _numbers(self, entries: int, *, by_column: bool = False) -> list[list[float]]:
+        """Return the row and the column of each entry of a flat table; an empty list if they are unknown.
+
+        With `by_column`, entries are counted down the columns, and the column comes first.
+        """
+        h, w, first = self._native(entries)
+        places = (divmod(i - first, h if by_column else w) for i in range(entries)) if w else ()
         return [list(line) for line in zip(*places, strict=True)]
+
+    def _transposed(self, grid: list[Array], turned: list[Array], lane: int, case: dict[str, Any]) -> list[Array]:
+        """Return the places in a table that is numbered column by column, if that is declared and the case."""
+        h, w = self.asked
+        if h == w or _order([place[..., lane] for place in turned]) != "xy":
+            return grid
+        if self.order != "xy":
+            words = f"the table is declared as a grid of {h} rows and {w} columns, but is read as one of {w} and {h}"
+            raise finding("learned.grid.axes_swapped", case, message=f"{words}: entries are counted down the columns")
+        return turned
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the order of the axes."""
@@ -206,7 +239,7 @@ class TrainedImage(Added):
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return the parts that were not judged."""
         sizes = ", ".join(f"{h} x {w}" for h, w in self.sizes)
-        left = [f"images of other sizes than {sizes}", self.open_rule, *self.ignored()]
+        left = [f"images of other sizes than {sizes}", self.open_rule, self.sharing, *self.ignored()]
         return [words for words in left if words]
 
 
