@@ -37,6 +37,13 @@ def llama3(low=1.0, high=4.0, factor=8.0):
     return rope(freq=(1 - smooth) * FREQ / factor + smooth * FREQ)
 
 
+def stretched(times):
+    return (10000.0 * times) ** (-torch.arange(16).double() / 16)
+
+
+HUNYUAN = {**SPEC, "scaling": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, LENGTH: 4096}}
+
+
 def yarn(length=2048, gain=0.1 * 1.3862944 + 1, fast=32.0):
     def at(turns):
         return DIM * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(10000.0))
@@ -65,6 +72,7 @@ SCALED = {  # subject, spec, code or status, words
     "llama3": (llama3(), configured(LLAMA3), "pass", ""),
     "llama3, ends swapped": (llama3(4.0, 1.0), configured(LLAMA3), "rope.llama3.ramp_inverted", "fast pairs are"),
     "llama3, left out": (rope(), configured(LLAMA3), "rope.config.scaling_ignored", "'llama3'"),
+    "llama3, another band": (llama3(high=2.0), configured(LLAMA3), "rope.llama3.bands_not_read", "high_freq_factor 2"),
     "yarn": (yarn(), configured(YARN), "pass", ""),
     "yarn, no gain": (yarn(gain=1.0), configured(YARN), "rope.yarn.gain_lost", "should be 1.1386"),
     "yarn, odd gain": (yarn(gain=1.2), configured(YARN), "rope.yarn.attention_factor", "1.2"),
@@ -85,6 +93,12 @@ SCALED = {  # subject, spec, code or status, words
     "a gain of the scores": (rope(gain=32**-0.5), SPEC, "rope.gain", "0.17678"),
     "i for 2i": (rope(freq=FREQ**0.5), SPEC, "rope.frequency.exponents", "half as large"),
     "neighbours alike": (rope(freq=FREQ[:8].repeat_interleave(2)), SPEC, "rope.frequency.exponents", "rotate alike"),
+    "neighbours alike, over pairs": (
+        rope(freq=FREQ[::2].repeat_interleave(2)), SPEC, "rope.frequency.exponents", "2 (i // 2) / (d/2)",
+    ),
+    "a pair too few": (rope(freq=FREQ * (torch.arange(16) < 15)), SPEC, "rope.partial.width", "slowest pair is left"),
+    "alpha": (rope(freq=stretched(1000.0 ** (DIM / (DIM - 2)))), HUNYUAN, "pass", ""),
+    "alpha alone": (rope(freq=stretched(1000.0)), HUNYUAN, "rope.scaling.alpha", "without the exponent"),
     "log2 in exp": (rope(freq=FREQ ** (1 / math.log(2))), SPEC, "rope.frequency.exponents", "log2(base)"),
     "degrees": (rope(freq=FREQ * math.pi / 180), SPEC, "rope.frequency.unit", "pi / 180"),
     "twice": (rope(freq=2 * FREQ), SPEC, "rope.applied_twice", "angles are doubled"),
@@ -97,7 +111,6 @@ BARE = {name: value for name, value in SPEC.items() if name != "base"}
 OF_256 = {**DYNAMIC, LENGTH: 256}
 SPELLINGS = {
     "words": {**SPEC, "scaling": "dynamic", "factor": 4.0, LENGTH: 256},
-    "ntk": {**SPEC, "scaling": "ntk", "factor": 4.0, LENGTH: 256, "max_positions": 1024},
     "rope_type": {**SPEC, "rope_type": "dynamic", "factor": 4.0, LENGTH: 256},
     "scaling": {**SPEC, "scaling": OF_256},
     "rope_scaling": {**SPEC, "rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 256},
@@ -108,6 +121,7 @@ SPELLINGS = {
 
 SCALED |= {
     "dynamic, another factor": (dynamic(factor=2.0, less=1.0), SPELLINGS["words"], "rope.dynamic.factor_not_read", ""),
+    "dynamic, 1 subtracted": (dynamic(less=1.0), SPELLINGS["words"], "rope.dynamic.formula", "(factor n / L - 1)"),
     "dynamic, n / L": (dynamic(less=0.0), SPELLINGS["words"], "rope.dynamic.formula", "(factor n / L)"),
     "dynamic, by offset": (dynamic(of=lambda p: int(p.min()) + 1), SPELLINGS["words"], "rope.dynamic.by_offset", ""),
 }
@@ -145,6 +159,8 @@ def test_a_mapping_of_plain_rope_has_a_base(key):
         ({**SPEC, "scaling": {"rope_type": "dinamic", "factor": 4.0}}, "Did you mean 'dynamic'"),
         ({**SPEC, "scaling": "dynamic", "factor": 4.0}, "max_position_embeddings is missing"),
         ({**SPEC, "scaling": "linear"}, "factor is missing"),
+        ({**SPEC, "scaling": "ntk", "factor": 4.0}, '"ntk_alpha", "alpha": 8.0'),
+        ({**SPEC, "scaling": {"rope_type": "ntk", "factor": 4.0}}, 'for the other one "dynamic"'),
         ({**configured(YARN), "scaling": "linear", "factor": 2.0}, "scaling is 'linear', but the config's is 'yarn'"),
         ({"encoding": "rope", "base": 10000.0}, "needs head_dim"),
     ],

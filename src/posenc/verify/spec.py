@@ -68,7 +68,7 @@ ENCODINGS = {
     *("nope", "none"),
 }
 LAYOUTS = {"half", "interleaved"}
-SCALINGS = {"none", "default", "linear", "dynamic", "ntk", "yarn", "llama3", "longrope", "su", "proportional"}
+SCALINGS = {"none", "default", "linear", "dynamic", "yarn", "llama3", "longrope", "su", "proportional"}
 ONLY_CONFIG = {"mrope", "ntk_alpha"}  # scalings with parameters that only a configuration can give
 _BY_BEGINNING = re.compile("learned|sinusoid|relative_sinusoid")  # whatever follows, as in "learned_1d"
 
@@ -226,6 +226,11 @@ def _variant(asked: Mapping[str, Any], convention: str) -> list[str]:
 def _scaling(asked: Mapping[str, Any]) -> None:
     """Refuse a scaling that is unknown, or that is given only by name although it needs parameters."""
     said, is_given = asked.get("scaling", "none"), bool(asked.get("config"))
+    if "ntk" in (said, *(said.get(word) for word in ("rope_type", "type") if isinstance(said, Mapping))):
+        raise ValueError(
+            "verify: scaling 'ntk' can mean a fixed larger base, or one that grows with the text. For the fixed one, "
+            'base * alpha^(d/(d-2)), write {"rope_type": "ntk_alpha", "alpha": 8.0}, for the other one "dynamic".'
+        )
     if isinstance(said, Mapping):  # as in a configuration
         said, known = said.get("rope_type", said.get("type", "default")), SCALINGS | ONLY_CONFIG
     elif is_given:  # the parameters are complete

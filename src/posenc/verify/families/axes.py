@@ -1,6 +1,7 @@
 """Rotations over several axes: which coordinate each pair of dimensions follows, and how fast it rotates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -19,6 +20,7 @@ from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import BASES, base_of, known
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import rotation_asked, rotation_faults
+from posenc.verify.report import Cause
 
 CLOSE = 1e-4  # tolerance of a frequency (relative) or an angle (radians)
 AXES = ("time", "height", "width")
@@ -342,6 +344,7 @@ class MRope(Angles):
         """Return the angles of some position ids."""
         ids = torch.from_numpy(case.args[0].astype(np.int64).T.copy())
         found = guard.shaped(guard.call(fresh(subject), ids, what=case.words), (ids.shape[1], self.n), case.words)
+        keeps_nothing(subject, (ids.flip(1),), (ids,), found, case.words)
         return Seen(case, found.detach().double().numpy())
 
     def faults(self) -> Iterator[Fault]:
@@ -542,6 +545,17 @@ class MRope(Angles):
         gain = [] if self.truth["gain"] == 1.0 else [f"the gain {self.truth['gain']:.6g}, which angles do not show"]
         open_ = ["whether each axis has frequencies of its own: declare ladder (axis, shared)"] * self.is_open
         return [*gain, *open_, *super().not_judged(seen)]
+
+
+def keeps_nothing(subject: Any, before: tuple[Any, ...], args: tuple[Any, ...], found: Any, what: str) -> None:
+    """Raise if one instance answers a call differently after another call of the same size."""
+    one = fresh(subject)
+    with suppress(guard.NotAnsweredError, guard.SubjectError):  # only the asked call must work
+        guard.call(one, *before, what=what)
+    again = guard.shaped(guard.call(one, *args, what=what), tuple(found.shape), what)
+    if not np.allclose(*(y.detach().double().numpy() for y in (again, found)), 1e-3, 1e-3, equal_nan=True):
+        message = "after a call with other positions, the same call gives another result"
+        raise guard.SubjectError(Cause("rope.state_kept", message, 1.0, {"case": what}))
 
 
 def plan(encoding: Any) -> Any:

@@ -12,7 +12,7 @@ from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.axes import FAR, LADDERS, Angles, MRope, places, shares, speeds
+from posenc.verify.families.axes import FAR, LADDERS, Angles, MRope, keeps_nothing, places, shares, speeds
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -156,6 +156,7 @@ class Picture(Grid):
         """Return the table of one size."""
         h, w = case.args
         found = guard.shaped(guard.call(fresh(subject), h, w, what=case.words), (h * w, self.n), case.words)
+        keeps_nothing(subject, (w, h), (h, w), found, case.words)
         return Seen(case, found.detach().double().numpy())
 
     def cells(self, case: Case) -> tuple[Array, int, int]:
@@ -218,6 +219,8 @@ class OfVectors(Angles):
             x = vector[..., None, :].expand(2, -1, len(places), -1).contiguous().requires_grad_(graded)
             y = guard.call(fresh(subject), x, positions, what=case.words, grad=graded)
             y = guard.shaped(y, tuple(x.shape), case.words, grad=graded)
+            if not graded:
+                keeps_nothing(subject, (x, positions.flip(1)), (x, positions), y, case.words)
             eps = guard.rounding(y)
             if graded:
                 y = torch.autograd.grad((y * y.detach()).sum() + 0 * x.sum(), x)[0]

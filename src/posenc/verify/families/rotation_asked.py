@@ -12,7 +12,7 @@ from posenc.verify.engine.records import Array
 
 ByLength = Callable[[int], Array]  # number of tokens -> frequencies
 LENGTH = "original_max_position_embeddings"
-OLD = {"ntk": "dynamic", "su": "longrope", "none": "default"}  # other names of a scaling
+OLD = {"su": "longrope", "none": "default"}  # other names of a scaling
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional", "ntk_alpha")
 PARAMETERS = (  # of scalings; a specification may give them next to the name
     *("factor", LENGTH, "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow"),
@@ -55,6 +55,11 @@ class Asked:
 
     def changed(self, **parameters: Any) -> ByLength | None:
         """Return the frequencies with changed parameters of the scaling or another rope_theta; None if not possible."""
+        other = self.other(**parameters)
+        return other and other.inv_freq
+
+    def other(self, **parameters: Any) -> "Asked | None":
+        """Return the rotation with changed parameters of the scaling or another rope_theta; None if not possible."""
         source = dict(self.source)
         for key in ("rope_parameters", "rope_scaling"):
             if isinstance(source.get(key), Mapping):
@@ -65,7 +70,7 @@ class Asked:
             other.inv_freq(self.original)
         except (ValueError, TypeError, ZeroDivisionError):
             return None
-        return other.inv_freq
+        return other
 
 
 @lru_cache(4096)
@@ -85,7 +90,8 @@ def read(spec: Mapping[str, Any], *, is_xpos: bool = False) -> Asked:
         rotary = config.rotary(source, pairing=pairing)
     said = spec.get("scaling")
     said = said.get("rope_type", said.get("type")) if isinstance(said, Mapping) else said
-    if OLD.get(str(said), said) in {*KINDS} - {rotary.rope_type}:
+    names = {rotary.rope_type, *(["dynamic"] if rotary.rope_type == "ntk_alpha" else [])}  # HunYuan's name
+    if OLD.get(str(said), said) in {*KINDS} - names:
         found = rotary.rope_type
         raise ValueError(f"verify: scaling is {said!r}, but the config's is {found!r}. Declare only one of them.")
     head_dim, original = int(spec.get("head_dim") or rotary.head_dim), rotary.original_max_len or 1
@@ -128,7 +134,9 @@ def _source(spec: Mapping[str, Any]) -> dict[str, Any]:
         name = str(given.get("rope_type", given.get("type")))
         words = {word: spec[word] for word in PARAMETERS if spec.get(word) is not None}
         source["rope_scaling"] = {**words, **given, "rope_type": OLD.get(name, name)}
-        if source["rope_scaling"]["rope_type"] == "dynamic" and source["rope_scaling"].get(LENGTH):
+        if name == "dynamic" and source["rope_scaling"].get("alpha"):
+            source["rope_scaling"]["rope_type"] = "ntk_alpha"  # only HunYuan's has alpha
+        if name == "dynamic" and source["rope_scaling"].get(LENGTH):
             source["max_position_embeddings"] = source["rope_scaling"][LENGTH]  # transformers reads it here
         elif spec.get("max_positions"):
             source.setdefault("max_position_embeddings", spec["max_positions"])

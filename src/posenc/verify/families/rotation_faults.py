@@ -155,7 +155,9 @@ def _blocks(asked: Asked, truth: Model) -> Iterator[Known]:
     yield "aliased_write", {"form": "second"}, {"how": "x' = x cos - y' sin"}
     yield "partial.head_dim_used", {"freq": over_head}, widths
     yield "partial.factor_not_read", {"freq": whole, "first": 0}, {}
-    yield "partial.other_lanes", {"first": head_dim - width - asked.first}, {}
+    for first in dict.fromkeys((head_dim - width - asked.first, 0, head_dim - width)):
+        lanes = {"found": f"{width} from {first} on", "asked": f"{width} from {asked.first} on"}
+        yield "partial.other_lanes", {"first": first}, lanes
     for rest, how in ((0.0, "returned as zeros"), (asked.gain(asked.original)[0], "multiplied by the gain as well")):
         yield "partial.rest_changed", {"rest": rest}, {"how": how}
     if pairing == "half" and asked.first == 0:
@@ -190,6 +192,21 @@ def _gains(asked: Asked) -> Iterator[Known]:
         yield code, {"gain": gain}, {"used": gain, "asked": want, "words": words}
     for table in ("cos", "sin"):
         yield "gain.one_table", {"gained": table}, {"table": table, "asked": want}
+    if asked.scaling == "longrope":
+        late = partial(_late, asked.original, want)
+        yield "scaling.gain", {"gain": late}, {"used": 1.0, "asked": want, "words": "none up to the trained length"}
+    for used in (2.0, 4.0, 8.0, 16.0, 32.0, 40.0) if asked.scaling in ("linear", "yarn", "proportional") else ():
+        if (other := asked.other(factor=used)) is not None:
+            for more in ({"gain": other.gain(asked.original)}, {}):
+                yield (
+                    "scaling.factor_not_read",
+                    {"freq": other.inv_freq(1), **more},
+                    {"used": used, "asked": asked.factor},
+                )
+
+
+def _late(length: int, gain: float, seq_len: int) -> Array:
+    return np.array([gain if seq_len > length else 1.0])
 
 
 def gain_code(asked: Asked) -> str:
@@ -259,9 +276,11 @@ def _rounded_offset(dtype: str, at: Places) -> Array:
     return at.index + rounded(at.first, dtype)
 
 
-def growth(asked: Asked, base: float, gamma: float, step: Any = np.asarray) -> Callable[[Array], Array]:
+def growth(
+    asked: Asked, base: float, gamma: float, step: Any = np.asarray, times: float = 2.0
+) -> Callable[[Array], Array]:
     """Return the logarithms of xPos's scales of queries as a function of positions, (positions, pairs)."""
-    zeta = (2.0 * np.arange(asked.n_pairs) / asked.rotary_dim + gamma) / (1 + gamma)
+    zeta = (times * np.arange(asked.n_pairs) / asked.rotary_dim + gamma) / (1 + gamma)
     return lambda pos: np.outer(step(pos / base), np.log(zeta))
 
 
@@ -290,5 +309,6 @@ def _decay(asked: Asked) -> Iterator[Known]:
     for used in (512.0, 1024.0, 256.0, 2048.0, 64.0):
         code = f"xpos.scale_base.too_{'small' if used < base else 'large'}"
         yield code, {"growth": growth(asked, used, gamma)}, {"used": used, "asked": base}
-    for used in (0.4, 1.0):
+    yield "xpos.scale.over_pairs", {"growth": growth(asked, base, gamma, times=1.0)}, {}
+    for used in (0.4, 1.0, 0.04, 0.1, 0.2, 0.5, 4.0):
         yield "xpos.gamma.not_read", {"growth": growth(asked, base, used)}, {"used": used, "asked": gamma}

@@ -136,8 +136,10 @@ def _of_structure(family: "Rotation", model: Model, seen: Seen) -> Iterator[Faul
         if found is not None and found.tangled:
             yield Fault("rope.layout.mixed", {}, {"what": f"dimension {found.tangled[0]} of {name} mixes with several"})
         elif found is not None and found.pairs and not set(found.pairs) <= want:
-            _, width, first = found.layout() or ("", 0, -1)
+            pairing, width, first = found.layout() or ("", 0, -1)
             code = "partial.width" if first == 0 and width != asked.rotary_dim else "partial.wrong_partner"
+            if (pairing, width) == (model["pairing"], asked.rotary_dim) and first != model["first"]:
+                code = "partial.other_lanes"
             code = "layout.wrong_pairing" if (width, first) == (asked.rotary_dim, model["first"]) else code
             wanted = f"{asked.rotary_dim}, paired {model['pairing']}"
             yield Fault(f"rope.{code}", {}, {"found": f"{found.words()} in {name}", "asked": wanted})

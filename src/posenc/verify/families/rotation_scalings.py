@@ -44,6 +44,12 @@ def _others(asked: Asked) -> Speeds:
         for freq in (asked.base**-exponents, _by_length(asked, partial(_of_exponents, asked, exponents))):
             yield f"frequency.{code}", freq, {"how": how}
     yield from _bases(asked, BASES[3:])
+    for lost, how in (
+        (asked.n_pairs - 1, "the slowest pair is left unrotated"),
+        (0, "the fastest pair is left unrotated"),
+    ):
+        values = {"found": f"{asked.rotary_dim - 2}: {how}", "asked": asked.rotary_dim}
+        yield "partial.width", _by_length(asked, partial(_without, asked, lost)), values
     how = "in reverse order: the slowest pair comes first"
     yield "frequency.exponents", asked.inv_freq(asked.original)[::-1], {"how": how}
     if asked.scaling != "default":
@@ -75,6 +81,7 @@ def _exponents(asked: Asked) -> Iterator[tuple[str, Array, str]]:
     if hidden not in (width, asked.head_dim):
         yield "exponents", 2.0 * i / hidden, f"counted over hidden_size = {hidden} dimensions instead of {width}"
     yield "exponents", 2.0 * (i // 2) / width, "2 (i // 2) / d: two neighbouring pairs rotate alike"
+    yield "exponents", 4.0 * (i // 2) / width, "2 (i // 2) / (d/2): two neighbouring pairs rotate alike"
     for times, how in (
         (1 / math.log(2), "multiplied by log2(base) inside exp(), which needs the natural logarithm"),
         (1 / math.log(10), "multiplied by log10(base) inside exp(), which needs the natural logarithm"),
@@ -117,6 +124,10 @@ def _units(asked: Asked) -> Speeds:
 
 def _over(asked: Asked, factor: float, seq_len: int) -> Array:
     return np.asarray(asked.inv_freq(seq_len) / factor)
+
+
+def _without(asked: Asked, pair: int, seq_len: int) -> Array:
+    return np.where(np.arange(asked.n_pairs) == pair, 0.0, asked.inv_freq(seq_len))
 
 
 def _stretched(asked: Asked) -> Array:
@@ -283,7 +294,13 @@ def _llama3(asked: Asked) -> Speeds:
     ):
         yield f"llama3.{code}", t * plain + (1.0 - t) * plain / factor, {"how": how}
     yield "llama3.ramp_in_wavelength", 1 / (in_length / plain + (1 - in_length) * factor / plain), {}
-    yield "llama3.bands_not_read", asked.changed(low_freq_factor=1.0, high_freq_factor=4.0), {}
+    for few, many in (
+        (1.0, 4.0),
+        *((low, used) for used in (2.0, 4.0, 8.0)),
+        *((used, high) for used in (1.0, 2.0, 0.5)),
+    ):
+        bands = asked.changed(low_freq_factor=few, high_freq_factor=many)
+        yield "llama3.bands_not_read", bands, {"low": few, "high": many}
     yield "llama3.factor_twice", asked.inv_freq(1) / np.where(middle, factor, 1.0), {}
     for used in (8.0, 32.0, 16.0, 4.0):
         yield "llama3.factor_hardcoded", asked.changed(factor=used), {"used": used}
@@ -304,6 +321,7 @@ def _dynamic(asked: Asked) -> Speeds:
     for times, less, exponent, how in (
         (1.0, 0.0, power, "by (n / L)^(d/(d-2)), without the factor"),
         (factor, 0.0, power, "by (factor n / L)^(d/(d-2))"),
+        (factor, 1.0, power, "by (factor n / L - 1)^(d/(d-2)), where factor - 1 should be subtracted"),
         (factor, factor - 1, 1.0, "without the exponent d/(d-2)"),
     ):
         yield "dynamic.formula", partial(_by_form, asked, times, less, exponent), {"how": how}
