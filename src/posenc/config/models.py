@@ -147,7 +147,7 @@ def facts(model_type: str | None, pairing: Pairing | None, native: str = "") -> 
             "because it belongs to the weights; got None. Pass pairing='interleaved' (--pairing interleaved) for the "
             "weights next to it (consolidated), or 'half' for weights converted for transformers."
         )
-    near = ", ".join(get_close_matches(str(model_type)[:64], TYPES, n=3))
+    near = ", ".join(get_close_matches(model_type[:64], TYPES, n=3)) if model_type else ""
     raise ValueError(
         f"config.rotary: model_type must be one of the {len(TYPES)} in `posenc.config.MODEL_TYPES`, because no file "
         f"states the pairing of dimensions; got {short(model_type)}{near and f', near {near}'}. Pass pairing='half' or "
