@@ -48,6 +48,11 @@ ROTATES_IN_WINDOWS_ONLY: dict[str, Literal["sliding", "none", "all"]] = {
     "kolibri1": "all",
     "lara_mini": "sliding",
 }
+# the default of num_hidden_layers of types that are text parts of other models, whose files leave out what is usual
+N_LAYERS = {
+    **dict.fromkeys(("llama", "mistral", "mixtral", "olmo", "phi3", "qwen2", "qwen3", "stablelm"), 32),
+    **{"gemma": 28, "gemma2": 26, "phi": 24},
+}
 # types that rotate only if a key has this value
 ROTATES_IF = {
     "esm": ("position_embedding_type", "rotary"),
