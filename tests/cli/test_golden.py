@@ -48,6 +48,31 @@ def test_a_file_a_directory_and_a_name(tmp_path, capsys):
     assert np.load(tmp_path / "named" / "full_attention.positions.npy").tolist() == [0, 1, 70000]
 
 
+# a configuration, and the key that it does not read
+UNREAD = [
+    (CONFIG | {"rope_ratio": 50}, "rope_ratio"),
+    ({"model_type": "bloom", "n_layer": 2, "n_head": 4, "rope_theta": 5e5}, "rope_theta"),
+    ({"dim": 64, "n_layers": 2, "n_heads": 2, "rope_theta": 5e5, "use_scaled_rope": True}, "use_scaled_rope"),
+]
+
+
+@pytest.mark.parametrize(("config", "key"), UNREAD, ids=[key for _, key in UNREAD])
+def test_what_is_not_read_is_said_and_written(config, key, tmp_path, capsys):
+    out, source = tmp_path / "out", tmp_path / "config.json"
+    pairing = [] if "model_type" in config else ["--pairing", "interleaved"]
+    for fields in (config, {name: value for name, value in config.items() if name != key}):
+        source.write_text(json.dumps(fields))
+        assert run(["golden", "--config", str(source), "--out", str(out), *pairing]) == 0
+        said = capsys.readouterr().err
+        warned = json.loads((out / "manifest.json").read_text("utf-8")).get("warnings")
+        if fields is config:
+            (line,) = warned
+            assert f"golden: warning: {line}" in said
+            assert line.startswith(f"unread: {key}")
+        else:
+            assert (warned, said) == (None, "")
+
+
 WRONG = [
     (["--config", "nowhere"], "no known model has this name"),
     (["--config", "llama-2-7b", "--positions", "1,x"], "--positions must be whole numbers"),

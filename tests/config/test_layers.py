@@ -40,6 +40,8 @@ LAYERS = [
         {"model_type": "qwen3_next", "num_hidden_layers": 8, "full_attention_interval": 2},
         {"linear_attention": 4, "full_attention": 4},
     ),
+    ({"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064}}, {"full_attention": 32}),
+    ({"model_type": "llava", "text_config": {"model_type": "phi", "vocab_size": 51200}}, {"full_attention": 24}),
 ]
 
 

@@ -63,7 +63,10 @@ def test_a_sound_file_has_no_warnings():
         assert config.rotary(llama(rope)).warnings == ()
 
 
-@pytest.mark.parametrize(("name", "said"), [("lama", "got 'lama', near llama"), ("zzz", r"got 'zzz'\. Pass pairing")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("lama", "got 'lama', near llama"), ("zzz", r"got 'zzz'\. Pass pairing"), (None, r"got None\. Pass pairing")],
+)
 def test_an_unknown_type_is_refused_with_those_of_a_similar_name(name, said):
     with pytest.raises(ValueError, match=said) as caught:
         config.rotary({"model_type": name, "num_hidden_layers": 2})

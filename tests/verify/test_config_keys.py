@@ -30,6 +30,7 @@ def long(name, n, **fields):
     return flat(name, head_dim=128, rope_scaling=lists, **{LENGTH: 4096}, **fields)
 
 
+BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 512}
 BOTH = {FULL: LINEAR, SLIDING: LOCAL}
 PLAIN = {"rope_type": "default", "mrope_section": [12, 10, 10], "mrope_interleaved": True}
 STACKS = {"model_type": "t5gemma2", "decoder": nested("t5gemma2_decoder", BOTH)}
@@ -52,6 +53,10 @@ FOUND = {
                          [("unread", "rope_scaling")], ["gptj"]),
     "scaling of GPT-2": ({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_positions": 64, "rope_scaling": YARN},
                          [("unread", "rope_scaling")], ["a learned table"]),
+    "ALiBi of BERT": (BERT | {"position_embedding_type": "alibi"}, [("unread", "position_embedding_type")], ["alibi"]),
+    "distances of BERT": (BERT | {"position_embedding_type": "relative_key_query"},
+                          [("unread", "position_embedding_type")], ["a learned table"]),
+    "slopes of BERT": (BERT | {"alibi_starting_size": 512}, [("unread", "alibi_starting_size")], ["a learned table"]),
     # two keys that contradict each other
     "MiniMax, both": (flat("minimax_m2", rotary_dim=32, partial_rotary_factor=1.0), [("two_widths", "rotary_dim")],
                       ["rotary_dim 32 and partial_rotary_factor contradict each other", "64 of the 64"]),
@@ -105,7 +110,7 @@ FOUND = {
 }  # fmt: skip
 
 
-OF_NO_KIND = ("gpt2", "t5gemma2")
+OF_NO_KIND = ("bert", "gpt2", "t5gemma2")
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -137,6 +142,7 @@ SILENT = {
                                                                              "mrope_section": [16, 24, 24]}},
     "Phi-4 mini": long("phi3", 48, partial_rotary_factor=0.75),
     "M-RoPE, longer than its factor": vision({"max_position_embeddings": 100000, "rope_scaling": YARN | THREE}),
+    "BERT": BERT | {"position_embedding_type": "absolute"},
     "Falcon with ALiBi": {"model_type": "falcon", "alibi": True, "num_hidden_layers": 2, "hidden_size": 64,
                           "num_attention_heads": 4, "rope_theta": 5e5},
 }  # fmt: skip

@@ -194,6 +194,80 @@ def test_a_model_without_rotation_has_nothing_to_find():
     assert "num_attention_heads is missing" in judge(falcon).because
 
 
+# keys of unknown types that state another encoding, or a rotation that is not read
+OTHER = [
+    {"alibi": True},
+    {"position_embedding_type": "alibi"},
+    {"position_embedding_type": "relative_key"},
+    {"position_embeddings_type": "relative"},
+    {"position_embedding_type": "learned"},
+    {"attn_type_list": [0, 0, 1]},
+    {"mla_use_nope": True},
+    {"rotary": {"base": 10000, "type": "dynamic"}},
+    {"use_rope": False},
+    {"rope_ratio": 50},
+    {"use_dynamic_ntk": True},
+    {"rope_pct": 0.5},
+]
+SAME = [
+    {"alibi": False},
+    {"position_embedding_type": "rope"},
+    {"attn_type_list": [1, 1]},
+    {"use_rope": True},
+    {"max_position_embedding": 65536, "max_position_embeddings": None},
+]
+
+
+@pytest.mark.parametrize("stated", OTHER + SAME, ids=str)
+def test_an_unknown_type_that_states_another_encoding_is_not_plain_with_a_pairing(stated):
+    unknown = {**LLAMA, "model_type": "strange", "rope_theta": 1e4} | stated
+    judged = judge(unknown, pairing="half")
+    assert [one.key for one in judged.findings] == ([*stated] if stated in OTHER else [])
+    assert judge(unknown).findings == ()
+
+
+NO_ROTATION = ["whisper", "wav2vec2-conformer"]
+
+
+@pytest.mark.parametrize("name", NO_ROTATION)
+def test_no_width_and_no_pairing_is_asked_of_a_model_that_does_not_rotate(name):
+    judged = judge({"model_type": name, "num_hidden_layers": 4}, pairing="half")
+    assert (judged.status, judged.findings) == ("cannot_tell", ())
+    assert "positions of" in judged.because
+    assert "pairing" not in judged.because
+
+
+META = {"dim": 4096, "n_layers": 4, "n_heads": 32, "rope_theta": 500000.0}
+
+
+@pytest.mark.parametrize("key", ["use_scaled_rope", "rope_scaling_factor"])
+def test_the_scaling_of_meta_s_code_is_in_the_config_next_to_it(key):
+    (finding,) = judge(META | {key: 8}, pairing="interleaved").findings
+    assert (finding.code, finding.key) == ("unread", key)
+    assert "config.json next to params.json" in finding.fix
+    assert "remove" not in finding.fix.lower()
+
+
+# texts of findings: the file, the code, and words that must be in it or, after "not", must not be
+TEXTS = [
+    (LLAMA, "theta_missing", "not other programs"),
+    ({**LLAMA, "model_type": "cohere"}, "theta_missing", "other programs use 10000"),
+    (llama({"rope_type": "ntk", "rope_theta": 1e4, "factor": 2.0}), "unknown_type", "not nearest"),
+    (llama({"rope_type": "yarm", "rope_theta": 1e4, "factor": 2.0}), "unknown_type", "yarn is the nearest"),
+]
+
+
+@pytest.mark.parametrize(("source", "code", "words"), TEXTS)
+def test_texts_advise_nothing_absurd(source, code, words):
+    (finding,) = [one for one in judge(source).findings if one.code == code]
+    said = f"{finding.message} {finding.meanings} {finding.fix}"
+    assert (words.removeprefix("not ") in said) == (not words.startswith("not "))
+
+
+def test_no_type_is_near_none():
+    assert "similar" not in judge({"num_hidden_layers": 2}).because
+
+
 # the parts about positions of files as they were published, in the spelling of their time
 SHIPPED = {  # next to those that come with the package
     "Phi-3.5 mini": {
@@ -211,6 +285,41 @@ SHIPPED = {  # next to those that come with the package
         **LLAMA, "max_position_embeddings": 131072, "rope_theta": 10000.0,
         "rope_scaling": {"factor": 32.0, LENGTH: 4096, "type": "yarn", "finetuned": True},
     },
+    "Kimi-K2, a step": {
+        **LLAMA, "model_type": "deepseek_v3", "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "rope_theta": 50000.0,
+        "max_position_embeddings": 131072, "rope_scaling": {"type": "yarn", "factor": 32.0, LENGTH: 4096,
+            "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "Llama 4 Scout": {"model_type": "llama4", "text_config": {
+        **LLAMA, "model_type": "llama4_text", "rope_theta": 500000.0, "attention_chunk_size": 8192,
+        "max_position_embeddings": 10485760, "no_rope_layers": [], "rope_scaling": {"rope_type": "llama3",
+            "factor": 16.0, LENGTH: 8192, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
+    }},
+    "EXAONE 4 32B": {
+        **LLAMA, "model_type": "exaone4", "rope_theta": 1000000, "max_position_embeddings": 131072,
+        "sliding_window": 4096, "sliding_window_pattern": "LLLG", "rope_scaling": {"rope_type": "llama3",
+            "factor": 16.0, LENGTH: 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    },
+    "gpt-oss, with the names of OpenAI's code": {
+        **LLAMA, "model_type": "gpt_oss", "head_dim": 64, "rope_theta": 150000, "max_position_embeddings": 131072,
+        "sliding_window": 128, "initial_context_length": 4096, "rope_scaling_factor": 32.0, "rope_ntk_alpha": 1,
+        "rope_ntk_beta": 32, "rope_scaling": {"rope_type": "yarn", "factor": 32.0, LENGTH: 4096, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": False},
+    },
+    "Qwen2.5 as its page adds YaRN": {
+        **LLAMA, "model_type": "qwen2", "rope_theta": 1000000.0, "max_position_embeddings": 32768,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, LENGTH: 32768},
+    },
+    "Qwen3 as its page adds YaRN": {
+        **LLAMA, "model_type": "qwen3", "rope_theta": 1000000, "head_dim": 128, "max_position_embeddings": 40960,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, LENGTH: 32768},
+    },
+    "Nemotron-H": {
+        **LLAMA, "model_type": "nemotron_h", "hybrid_override_pattern": "M-M*", "rope_theta": 10000,
+        "partial_rotary_factor": 1.0,
+    },
+    "Kimi Linear": {**LLAMA, "model_type": "kimi_linear", "mla_use_nope": True, "rope_theta": 10000.0},
+    "Longformer": {**LLAMA, "model_type": "longformer", "max_position_embeddings": 4098, "pad_token_id": 1},
 }  # fmt: skip
 
 
@@ -225,6 +334,11 @@ def test_nothing_is_found_in_models_as_they_were_published(name):
     judged = judge(RIGHT[name])
     assert [(one.code, one.message) for one in judged.findings] == []
     assert judged.status == "pass"
+
+
+def test_a_longer_file_than_yarn_stretches_to_is_found_in_qwen_too():
+    longer = SHIPPED["Qwen3 as its page adds YaRN"] | {"max_position_embeddings": 262144}
+    assert [one.code for one in judge(longer).findings] == ["factor_differs"]
 
 
 def test_a_window_wider_than_the_trained_length_needs_its_scaling():

@@ -69,6 +69,8 @@ def write_golden(
         options: dict[str, Any] = {"positions": at, "seq_len": seq_len, "pairing": pairing}
         manifest = golden.write_config(config, out, form=form or "safetensors", **options)
         summary = ", ".join(f"{layer['kind']} ({len(layer['files'])} arrays)" for layer in manifest["layers"])
+    for line in manifest.get("warnings", ()):
+        output.complain(f"golden: warning: {line}")
     if as_json:
         output.write_json({"out": out, **manifest})
     else:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from posenc.config import values
 from posenc.config.defaults import parameters
 from posenc.config.model import WHO, Model, open_model
-from posenc.config.models import FILLS_IN, ROTATES_IF, ROTATES_IN_WINDOWS_ONLY
+from posenc.config.models import FILLS_IN, N_LAYERS, ROTATES_IF, ROTATES_IN_WINDOWS_ONLY
 from posenc.config.patterns import (
     CHUNKED,
     CROSS,
@@ -184,7 +184,7 @@ def _named(model: Model) -> list[str] | None:
 
 def _count(model: Model) -> int | None:
     """Return the number of layers in a file, None if it is missing; layers with several attentions count repeatedly."""
-    n, fields = model.size("n_layers"), model.fields
+    n, fields = model.size("n_layers", N_LAYERS.get(model.name) if model.outer else None), model.fields
     if n is not None and model.name == "longcat_flash":
         if fields.get("num_hidden_layers") is None:
             return 2 * n

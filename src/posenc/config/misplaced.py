@@ -84,6 +84,8 @@ def _fix(model: Model, read: Read, level: Level, key: str, value: Any) -> str:
     """Return the suggested change for a key that is not read."""
     if level.rank == "outer":
         return f"Move {key} into {level.place.removeprefix('outside ')} if it is right, or remove it."
+    if model.native and level.rank == "top":
+        return f"Pass the config.json next to {model.native}: posenc does not read a scaling of Meta's own code."
     if key in reads.SHARES + reads.WIDTHS:
         known, number = TYPES.get(model.name), isinstance(value, int | float)
         if (known is not None and not known.reads_share) or not number or read.width.side == "last":
@@ -97,6 +99,8 @@ def _fix(model: Model, read: Read, level: Level, key: str, value: Any) -> str:
         return f"Write it as {where[0]}, a number, if it is right, or remove {key}."
     if level.rank == "own" and key in reads.OF_SCALING:
         return f"Write the rope_type that reads {key} if it is right, or remove it."
+    if not model.is_known and key not in reads.INSIDE:
+        return f"Write what the model's own code does with {key} as rope_scaling, or remove it if nothing reads it."
     return f"Move {key} into the parameters of the kind of layer if it is right, or remove it."
 
 

@@ -74,7 +74,9 @@ class Model:
         self.warnings.append(ConfigWarning(code, key, message, value, allowed, meanings, fix))
 
     def assume(self, key: str, default: int, allowed: str) -> None:
-        """Add a warning about a missing number for which transformers has a default."""
+        """Add a warning about a missing number for which transformers has a default, once."""
+        if any((one.code, one.key) == ("assumed", key) for one in self.warnings):
+            return
         self.warn(
             "assumed",
             key,

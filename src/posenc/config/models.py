@@ -48,6 +48,11 @@ ROTATES_IN_WINDOWS_ONLY: dict[str, Literal["sliding", "none", "all"]] = {
     "kolibri1": "all",
     "lara_mini": "sliding",
 }
+# the default of num_hidden_layers of types that are text parts of other models, whose files leave out what is usual
+N_LAYERS = {
+    **dict.fromkeys(("llama", "mistral", "mixtral", "olmo", "phi3", "qwen2", "qwen3", "stablelm"), 32),
+    **{"gemma": 28, "gemma2": 26, "phi": 24},
+}
 # types that rotate only if a key has this value
 ROTATES_IF = {
     "esm": ("position_embedding_type", "rotary"),
@@ -147,7 +152,7 @@ def facts(model_type: str | None, pairing: Pairing | None, native: str = "") -> 
             "because it belongs to the weights; got None. Pass pairing='interleaved' (--pairing interleaved) for the "
             "weights next to it (consolidated), or 'half' for weights converted for transformers."
         )
-    near = ", ".join(get_close_matches(str(model_type)[:64], TYPES, n=3))
+    near = ", ".join(get_close_matches(model_type[:64], TYPES, n=3)) if model_type else ""
     raise ValueError(
         f"config.rotary: model_type must be one of the {len(TYPES)} in `posenc.config.MODEL_TYPES`, because no file "
         f"states the pairing of dimensions; got {short(model_type)}{near and f', near {near}'}. Pass pairing='half' or "

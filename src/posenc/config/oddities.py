@@ -6,7 +6,7 @@ from typing import Any
 from posenc.config import kinds, ramps, reads, values
 from posenc.config.defaults import DEFAULTS
 from posenc.config.model import Model
-from posenc.config.models import CLOCKWISE
+from posenc.config.models import CLOCKWISE, ROTATES_IN_WINDOWS_ONLY
 from posenc.config.scaling import MAX_FACTOR, Scaling
 from posenc.config.spelling import MEANINGS, SCALED, Spelled, summary
 
@@ -18,6 +18,8 @@ _PARAMETERS = {
     *("mrope_interleaved", "short_mscale", "long_mscale", "max_position_embeddings", "finetuned"),
 }
 _TOP = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "partial_rotary_factor")
+# types whose layers without a window do not rotate, so that their scaling is for windows
+_SCALES_WINDOWS = {*ROTATES_IN_WINDOWS_ONLY, "llama4_text"}
 _OLD_NAMES = {"su": "longrope", "mrope": "default"}
 
 
@@ -74,7 +76,9 @@ def _types(model: Model, own: dict[str, Any], name: str) -> None:
 
 def _misspelt(model: Model, found: Spelled) -> None:
     """Add warnings about keys that are not read and resemble one that is."""
-    holders = [(found.own, _PARAMETERS, 0.85), (model.fields, _TOP, 0.92)]
+    holders = [(found.own, _PARAMETERS, 0.85)]
+    if model.is_known:  # other code may read any key of its own
+        holders.append((model.fields, set(_TOP), 0.92))
     for holder, known, likeness in holders:
         for key in holder:
             if key in known or key in reads.ELSEWHERE or len(key) > 64:
@@ -113,7 +117,7 @@ def _mscale(model: Model, own: dict[str, Any]) -> None:
 
 def _window(model: Model, found: Spelled, kind: str, window: int | None, scaled: Scaling, max_len: int | None) -> None:
     """Add a warning about layers that are scaled although their window is no longer than the trained length."""
-    if "factor" in DEFAULTS.get(model.name, {}) and not found.nested:
+    if ("factor" in DEFAULTS.get(model.name, {}) or model.name in _SCALES_WINDOWS) and not found.nested:
         return  # all of its layers were trained with the scaling
     trained = scaled.original_max_len
     if trained is None and max_len is not None and scaled.factor is not None:

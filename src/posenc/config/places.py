@@ -16,7 +16,7 @@ _USUAL = {kinds.FULL, kinds.SLIDING, "hybrid", "hybrid_sliding"}
 _NEUTRAL = (None, 1, True)
 # types that rotate by rows and columns of an image, and types that write keys of a rotation without need
 _ROTATES_BY_IMAGE = {"pixtral", "dinov3_vit"}
-_WRITES_ANYWAY = {"falcon"}
+_WRITES_ANYWAY = {"falcon", "kimi_linear", "nemotron_h"}
 # values in a default configuration of transformers that its code does not read
 _WRITTEN = {("minimax_m3_vl_text", "rotary_dim"): 64}
 _STRETCHED = ("yarn", "llama3", "longrope")
@@ -24,6 +24,22 @@ _STRETCHED = ("yarn", "llama3", "longrope")
 _ELSEWHERE = re.compile(
     r"^yarn|_yarn|ntk|(rope|rotary)\w*(factor|ratio|scale)$|scaled_rope|llama_4_scaling|original_seq_len|initial_context"
 )
+# names of the publishers' own code for parameters that stand next to those of transformers, as in gpt-oss
+_SAME = {
+    "initial_context_length": LENGTH,
+    "original_seq_len": LENGTH,
+    "rope_scaling_factor": "factor",
+    "rope_ntk_beta": "beta_fast",
+    "rope_ntk_alpha": "beta_slow",
+}
+# keys by which files of other code state that positions enter by something else than a rotation, or not in all layers:
+# those that name an encoding, those that are set, and those that are false or an object
+_NAMED = ("position_embedding_type", "position_embeddings_type", "position_encoding_type", "positional_embedding")
+_SET = (
+    *("alibi", "use_alibi", "alibi_starting_size", "alibi_bias_max", "relative_attention", "attn_type_list"),
+    "mla_use_nope",
+)
+_OFF = ("use_rope", "use_rotary", "use_rotary_embeddings", "rotary")
 # types whose outer part has its own rotation
 _ROTATES_OUTSIDE = {"blt", "musicflamingo"}
 
@@ -36,6 +52,10 @@ def note(model: Model, found: Spelled, read: Read) -> None:
         found: The parameters of the kind of layer.
         read: The values that are read for it.
     """
+    if not model.is_known:
+        for key, value in _others(model, ("rope", "rotary", "absolute" if found.around else "rope")):
+            text = f"{key} {values.short(value)} is not read: model_type is unknown, and layers are read as rotating."
+            _warn_other(model, key, text, value)
     _note_objects(model, found)
     _note_entries(model, found, read)
     for level in _levels(model, found, read):
@@ -54,7 +74,25 @@ def of_unrotated(model: Model) -> list[ConfigWarning]:
                     f"{key} is not read by {model.model_type}, which does not rotate: positions enter by {how.means}."
                 )
                 warn(model, key, text, value, "left out", f"Remove {key}, or correct model_type.")
+    if how is not None and how.means == unrotated.LEARNED:
+        for key, value in _others(model, ("absolute", "learned")):
+            text = f"{key} {values.short(value)} is not read by {model.model_type} in transformers: it has {how.means}."
+            _warn_other(model, key, text, value)
     return model.warnings
+
+
+def _others(model: Model, usual: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield keys that state another encoding than the usual ones, and their values."""
+    for key, value in model.fields.items():
+        named = key in _NAMED and isinstance(value, str) and not any(word in value.lower() for word in usual)
+        is_set = key in _SET and value and not (isinstance(value, list) and all(value))
+        if named or is_set or (key in _OFF and (value is False or isinstance(value, dict))):
+            yield key, value
+
+
+def _warn_other(model: Model, key: str, text: str, value: Any) -> None:
+    fix = f"Read how the model's own code uses {key}, and construct that encoding; or remove it if nothing reads it."
+    warn(model, key, text, value, "left out", fix)
 
 
 def of_stacks(fields: Mapping[str, Any], stacks: Mapping[str, Mapping[str, Any]]) -> list[ConfigWarning]:
@@ -211,7 +249,7 @@ def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -
             return None
         return f"rope_type {read.rope_type} has no such parameter"
     if level.rank == "top" and _ELSEWHERE.search(key) and key not in reads.ELSEWHERE and _is_set(value):
-        return f"{scales} is read"
+        return None if key in _SAME and found.own.get(_SAME[key]) == value else f"{scales} is read"
     if key not in (reads.OF_SCALING - {"truncate"} | {"rope_type"} if level.rank == "around" else reads.INSIDE):
         return None
     mine = {**found.around, **found.own, "rope_type": read.rope_type}.get(key)

@@ -6,6 +6,9 @@ from posenc.config.model import Model
 from posenc.config.scaling import LENGTH, MAX_FACTOR, Scaling
 from posenc.config.spelling import Spelled
 
+# types whose published files have a step in place of llama3's ramp
+_STEPS = {"llama4_text"}
+
 
 def note(model: Model, found: Spelled, name: str, scaled: Scaling, max_len: int | None) -> None:
     """Add warnings.
@@ -30,8 +33,8 @@ def note(model: Model, found: Spelled, name: str, scaled: Scaling, max_len: int 
 
 def _betas(model: Model, fast: float, slow: float) -> None:
     """Add a warning about a ramp of YaRN that is empty or reversed."""
-    if fast > slow:
-        return
+    if fast > slow or fast == slow == 1:
+        return  # Kimi-K2 was trained with a step at one rotation
     high, low = (f"{slow:g}", f"{fast:g}") if fast < slow else ("32", "1")
     if fast < slow:
         code, does = "betas_swapped", "slow pairs stay as they are, and fast ones are divided by factor"
@@ -75,7 +78,7 @@ def _truncate(model: Model, found: Spelled) -> None:
 
 def _freq_factors(model: Model, low: float, high: float) -> None:
     """Add a warning about a ramp of Llama 3 that is empty or reversed."""
-    if high > low:
+    if high > low or (model.name in _STEPS and high == low):
         return
     below, above = (f"{high:g}", f"{low:g}") if high < low else ("1", "4")
     model.warn(

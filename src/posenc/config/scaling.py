@@ -12,6 +12,11 @@ from posenc.config.widths import Widths, implied
 
 MAX_FACTOR = 1e4
 LENGTH = "original_max_position_embeddings"
+# types to whose files a publisher adds YaRN for long texts, and leaves max_position_embeddings as it is
+_STRETCHED_IN_USE = {
+    *("qwen2", "qwen2_moe", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl_text"),
+    *("qwen3_vl_moe_text", "qwen3_5_text", "qwen3_5_moe_text"),
+}
 _LISTS = (
     ("short_factor", "divides the frequencies of texts up to the trained length"),
     ("long_factor", "divides those of longer texts"),
@@ -122,7 +127,7 @@ def _original(model: Model, found: Spelled, max_len: int | None) -> int:
             meanings=_lengths(found.own, stated),
             fix=f"Write {LENGTH}, the length of the training texts before the context was extended.",
         )
-    elif stated == max_len:
+    elif stated == max_len and model.name not in _STRETCHED_IN_USE:
         model.warn(
             "original_is_max",
             LENGTH,
@@ -140,7 +145,7 @@ def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: 
     if own.get("factor") is not None or name == "llama3":
         factor = _number(own, "factor")
         counts_tokens = not has_axes(model, own)  # with M-RoPE, positions grow more slowly than the text
-        if name == "yarn" and counts_tokens and max_len is not None and max_len not in (length, factor * length):
+        if name == "yarn" and counts_tokens and max_len is not None and not _fits(model, max_len, length, factor):
             whole = f"{max_len / length:g}"
             model.warn(
                 "factor_differs",
@@ -167,6 +172,12 @@ def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: 
         )
     ratio = _needed(max_len) / length
     return values.number(WHO, "max_position_embeddings over the trained length", ratio, low=1.0, high=MAX_FACTOR)
+
+
+def _fits(model: Model, max_len: int, length: int, factor: float) -> bool:
+    if model.name in _STRETCHED_IN_USE:
+        return length <= max_len <= factor * length
+    return max_len in (length, factor * length)
 
 
 def _yarn(model: Model, found: Spelled, width: Widths) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def rope_type(model: Model, own: dict[str, Any]) -> str:
     if name == "dynamic" and own.get("alpha") and model.name.startswith("hunyuan"):
         return "ntk_alpha"  # a fixed scaling of the base, in spite of the name
     if name not in KNOWN:
-        near = get_close_matches(name[:64].lower(), MEANINGS, n=1) or ["default"]
+        near = get_close_matches(name[:64].lower(), MEANINGS, n=1)
         model.warn(
             "unknown_type",
             "rope_type",
@@ -171,7 +171,8 @@ def rope_type(model: Model, own: dict[str, Any]) -> str:
             value=name,
             allowed=", ".join(MEANINGS),
             meanings=tuple(MEANINGS.items()),
-            fix=f"Write the right type ({near[0]} is the nearest), or compute the frequencies by other means.",
+            fix=f"Write the right type{f' ({near[0]} is the nearest)' if near else ''}, or compute the frequencies by "
+            "other means.",
         )
     return name
 
@@ -222,7 +223,7 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
     if not keys and local and model.name in LOCAL_BASE:
         _unread_base(model, default)
     elif model.name not in FIXED_BASE and not found.left_out:
-        keys = keys or ("rope_theta",)
+        keys, others = keys or ("rope_theta",), "" if default == 1e4 else "; other programs use 10000"
         model.warn(
             "theta_missing",
             keys[0],
@@ -230,7 +231,7 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
             value=None,
             allowed=f"above 1 and at most {MAX_BASE:g}",
             meanings=(
-                ("left out", f"the base is {default:g}, the default of transformers; other programs use 10000"),
+                ("left out", f"the base is {default:g}, the default of transformers{others}"),
                 *((key, "the base of the frequencies") for key in keys),
             ),
             fix=f'Write "{keys[0]}": {default:.1f} into the file, or the base of the training.',

@@ -275,8 +275,9 @@ def _dinov3(fields: Mapping[str, Any]) -> list[Way]:
     return [Way("layers", _depth(fields), "axial_rope", {"head_dim": head_dim, "inv_freq": inv_freq})]
 
 
+LEARNED = "a learned table"
 _ALIBI, _T5 = Kind("ALiBi", _alibi), Kind("T5's buckets of distances", _t5)
-_LEARNED, _NONE = "a learned table", Kind("no encoding: its layers have none", _none)
+_NONE = Kind("no encoding: its layers have none", _none)
 _AXIAL = "a rotation by rows and columns of an image (posenc.AxialRoPE)"
 _VALUES = Kind(
     "a rotation of values as well as of queries and keys, after which outputs are not rotated back, as posenc.VORoPE "
@@ -299,13 +300,15 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "swin": Kind("a learned table of distances in a window", _swin),
-    **dict.fromkeys(("gpt2", "openai-gpt", "gpt_neo", "gpt_bigcode", "clvp_decoder"), Kind(_LEARNED, _table())),
-    **dict.fromkeys(("bert", "electra", "distilbert", "albert", "clip_text_model"), Kind(_LEARNED, _table())),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), Kind(_LEARNED, _table(padded=True))),
-    **dict.fromkeys(("biogpt", "opt"), Kind(_LEARNED, _table(offset=2))),
-    **dict.fromkeys(("vit", "deit"), Kind(_LEARNED, _vit)),
-    **dict.fromkeys(("jamba", "mamba", "mamba2", "falcon_mamba"), _NONE),
+    **dict.fromkeys(("gpt2", "openai-gpt", "gpt_neo", "gpt_bigcode", "clvp_decoder"), Kind(LEARNED, _table())),
+    **dict.fromkeys(("bert", "electra", "distilbert", "albert", "clip_text_model"), Kind(LEARNED, _table())),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "longformer"), Kind(LEARNED, _table(padded=True))),
+    **dict.fromkeys(("biogpt", "opt"), Kind(LEARNED, _table(offset=2))),
+    **dict.fromkeys(("vit", "deit"), Kind(LEARNED, _vit)),
+    **dict.fromkeys(("jamba", "kimi_linear", "mamba", "mamba2", "falcon_mamba", "nemotron_h"), _NONE),
     "pixtral": Kind(_AXIAL, _pixtral),
     "dinov3_vit": Kind(_AXIAL, _dinov3),
     "clvp_encoder": _VALUES,
+    "whisper": Kind("sinusoids in the encoder (posenc.Sinusoidal), and a learned table in the decoder", None),
+    "wav2vec2-conformer": Kind("Transformer-XL's distances, or a rotation of the input of each attention", None),
 }

@@ -12,7 +12,7 @@ import numpy as np
 
 import posenc
 from posenc import config, frequencies
-from posenc.config import kinds, unrotated
+from posenc.config import kinds, places, unrotated
 from posenc.config.growth import growth
 from posenc.config.known import known_models
 from posenc.config.model import open_model, stacks
@@ -111,7 +111,7 @@ def write_config(
     if not files:
         why = "; ".join(dict.fromkeys(entry["why"] for entry in layers)) or "it has no layer"
         raise ValueError(f"golden: there is nothing exact to write for this model: {why}.")
-    manifest = {
+    manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "made_by": MADE_BY,
         "posenc": posenc.__version__,
@@ -123,8 +123,22 @@ def write_config(
         "laws": {"rotation": rotations.LAW, **scales.LAWS, **biases.LAWS},
         "tolerance": ROUNDING,
     }
+    if warned := [line for part in parts.values() for line in _warned(part, pairing)]:
+        manifest["warnings"] = list(dict.fromkeys(warned))
     replace(Path(out), manifest, files)
     return manifest
+
+
+def _warned(source: Checked, pairing: config.Pairing | None) -> Iterator[str]:
+    """Yield what `posenc inspect` warns of, in one line each, with what to do."""
+    if unrotated.kind(model := open_model(source)) is not None:
+        found = places.of_unrotated(model)
+    else:
+        counts: list[str | None] = [None]
+        with suppress(ValueError):
+            counts = [kind for kind in config.layer_types(source) if kinds.rotates(kind)]
+        found = [one for kind in counts for one in config.rotary(source, kind, pairing=pairing).warnings]
+    yield from (f"{one.code}: {one.message} {one.fix}" for one in found)
 
 
 def opened(

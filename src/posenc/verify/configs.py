@@ -250,7 +250,7 @@ def _unknown(model: Model) -> str:
             f"Pass --pairing interleaved for the weights next to it (consolidated), or half for converted ones."
         )
     name = values.short(model.model_type)
-    near = ", ".join(get_close_matches(str(model.model_type)[:64], TYPES, n=3))
+    near = ", ".join(get_close_matches(model.model_type[:64], TYPES, n=3)) if model.model_type else ""
     return (
         f"model_type {name} is unknown{f' (similar: {near})' if near else ''}: no file defines its pairing and its "
         f"defaults. Pass --pairing half or --pairing interleaved."
