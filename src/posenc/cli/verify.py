@@ -90,6 +90,11 @@ def _verify_several(
     targets: Sequence[str], convention: str | None, spec: dict[str, Any] | None, in_process: bool
 ) -> "list[Result]":
     """Judge each target; one that cannot be judged is reported on stderr, and the others are judged nevertheless."""
+    from posenc.verify.child.target import parse
+
+    for target in targets:  # a target that does not exist is wrong use: nothing runs
+        if not Path(target).is_dir():
+            parse(target)
     results = []
     for target in targets:
         try:

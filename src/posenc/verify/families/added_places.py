@@ -114,8 +114,8 @@ def _listed(family: "Sinusoid", shape: tuple[int, ...], line: Array, want: Array
     words = (
         f"in {family.calls.words(shape)} the rows from {wrong[0]} on have the {number} {found}; they should be {right}"
     )
-    code = "relative_sinusoid.rows_other" if family.calls.table else "sinusoidal.position.other"
-    return Fault(code, {}, {"words": words})
+    fix = "Let row r of 2n - 1 hold the distance (n - 1) - r." if family.calls.table else ""
+    return Fault("sinusoidal.position.other", {}, {"words": words, "fix": fix})
 
 
 def _line(found: Array, want: Array) -> tuple[float, float] | None:
