@@ -58,6 +58,21 @@ def rotate(order="yx", base=100.0, pairing="block", graded=True, clockwise=False
     return rope
 
 
+class Keeps:
+    """A subject that keeps its first result of each size."""
+
+    def __init__(self, subject, size=lambda *args: args[-1].shape):
+        self.subject, self.size, self.kept = subject, size, {}
+
+    def __call__(self, *args):
+        return self.kept.setdefault(self.size(*args), self.subject(*args))
+
+
+def dealt_backwards(h, w):
+    f, at = 10000.0 ** (-torch.arange(16).double() / 16), torch.arange(h * w)[:, None]
+    return torch.cat((at // w * f[1::2], at % w * f[::2]), 1)
+
+
 ROPE2D = {"encoding": "rope2d", "head_dim": 32, "base": 10000.0}
 ROWS, WOVEN = ROPE2D | {"order": "yx"}, ROPE2D | {"order": "yx", "interleaved": True}
 TABLES = {
@@ -79,6 +94,8 @@ TABLES = {
     "base": (table(base=500000.0), ROPE2D, "rope2d.config.theta_not_read"),
     "odd base": (table(base=777.0), ROPE2D, "rope2d.frequency.mismatch"),
     "over all pairs": (table(ladder="width"), ROPE2D, "rope2d.frequency.width"),
+    "kept": (Keeps(table(), lambda h, w: h * w), ROPE2D, "rope.state_kept"),
+    "dealt backwards": (dealt_backwards, ROPE2D | {"ladder": "dealt", "order": "yx"}, "rope2d.frequency.shared"),
     "raises": (lambda h, w: torch.zeros(h, 3) @ torch.zeros(w, 2), ROPE2D, "subject.raises"),
 }
 PLACED = ROPE2D | {"base": 100.0, "order": "yx"}
@@ -92,6 +109,7 @@ FUNCTIONS = {
     "exponents": (rotate(base=0.01), PLACED, "rope2d.frequency.exponents"),
     "base": (rotate(base=1e4), PLACED, "rope2d.config.theta_not_read"),
     "one axis": (lambda x, p: rotate()(x, p[..., :1].expand_as(p)), PLACED, "rope2d.axis_repeated"),
+    "kept": (Keeps(rotate()), PLACED, "rope.state_kept"),
     "double steps": (lambda x, p: rotate()(x, p * 2), PLACED, "rope2d.coordinates_wrong"),
     "double steps over the head": (lambda x, p: rotate(pairing="head")(x, p * 2), PLACED, "rope2d.coordinates_wrong"),
     "rows share": (lambda x, p: rotate()(x, p[:1].expand_as(p)), PLACED, "rope.batch.rows_share"),
@@ -123,6 +141,7 @@ SECTIONS = {
     "rope_parameters": (mrope(WEAVE), SCALED | {"config": {"rope_parameters": PARAMETERS}}, "pass"),
     "interleaved for blocks": (mrope(WEAVE), MROPE, "mrope.interleaved_where_blocked"),
     "blocks for interleaved": (mrope(BLOCKS), MROPE | {"interleaved": True}, "mrope.interleaving_ignored"),
+    "kept": (Keeps(mrope(BLOCKS)), MROPE, "rope.state_kept"),
     "one axis": (mrope(BLOCKS * 0 + 1), MROPE, "mrope.axes_collapsed"),
     "columns before rows": (mrope(np.array([0, 2, 1])[BLOCKS]), MROPE, "mrope.section_order"),
     "restart": (mrope(BLOCKS, 50000.0 ** (-NUMBER / 32)), MROPE, "mrope.frequency.restart"),

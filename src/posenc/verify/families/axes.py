@@ -98,8 +98,8 @@ def speeds(ladder: str, axes: Any, base: Any) -> Array:
     """Return the frequency of each pair; 0 for pairs of no axis (-1).
 
     Args:
-        ladder: How the frequencies are given to the axes: one of LADDERS, or "narrow" (each axis begins again at 1, but
-            exponents are counted over all pairs).
+        ladder: How the frequencies are given to the axes: one of LADDERS, "dealt_backwards" (the last axis is served
+            first), or "narrow" (each axis begins again at 1, but exponents are counted over all pairs).
         axes: The axis of each pair.
         base: One base, or one for each axis.
 
@@ -113,6 +113,7 @@ def speeds(ladder: str, axes: Any, base: Any) -> Array:
         "axis": number / np.bincount(axes)[axes],
         "shared": np.arange(n) / n,
         "dealt": (n_axes * number + axes) / n,
+        "dealt_backwards": (n_axes * (number + 1) - 1 - axes) / n,
         "narrow": number / n,
     }
     each = np.broadcast_to(base, max(n_axes, np.size(base)))[axes]
@@ -520,7 +521,8 @@ class MRope(Angles):
         values: dict[str, Any] = {"base": bases[0], "asked": self.base}
         if len(set(bases)) > 1 or isinstance(self.base, tuple):
             said, asked = (
-                ", ".join(f"{b:,.10g}" for b in np.broadcast_to(some, len(bases))) for some in (bases, self.base)
+                ", ".join(f"{_whole(b):,.10g}" for b in np.broadcast_to(some, len(bases)))
+                for some in (bases, self.base)
             )
             values = {"message": f"the bases of the axes are {said}; they should be {asked}"}
         return Fault("mrope.config.theta_not_read", {"base": bases}, values)
@@ -563,6 +565,11 @@ def plan(encoding: Any) -> Any:
     from posenc import registry
 
     return registry.card("mrope").plans.get(str(encoding), {}).get("layout")
+
+
+def _whole(base: float) -> float:
+    """Return the whole number that a measured base is, up to rounding."""
+    return round(base) if abs(base - round(base)) < 1e-5 * base else base
 
 
 def wrapped(angle: Array) -> Array:

@@ -106,6 +106,9 @@ class Grid(Angles):
                     values = {"words": f"axes {how}, the first pairs follow the {axis}, and {words}"}
                     change = {"first": axis, "interleaved": interleaved, "ladder": ladder}
                     yield Fault(f"rope2d.{code}", change, values)
+        if self.truth["ladder"] == "dealt":
+            words = "the odd frequencies go to the first axis and the even ones to the second"
+            yield Fault("rope2d.frequency.shared", {"ladder": "dealt_backwards"}, {"words": words})
         yield Fault("rope2d.frequency.width", {"ladder": "narrow"})
         yield from super().faults()
 
@@ -202,7 +205,8 @@ class OfVectors(Angles):
 
     def lanes_left_open(self) -> list[tuple[Model, str]]:
         """Return the other pairing that layout "half" allows."""
-        return [] if self.truth["lanes"] == "interleaved" else [({"lanes": "head"}, "")]
+        words = "which of the two half pairings is right: halves of the head, or of each axis's part"
+        return [] if self.truth["lanes"] == "interleaved" else [({"lanes": "head"}, words)]
 
     def cases(self) -> Iterator[Case]:
         """Yield places near and far, in two rows of a batch."""
@@ -227,7 +231,12 @@ class OfVectors(Angles):
             found.append(y[0].detach().double().numpy())
             if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
                 raise SubjectError(
-                    Cause("rope.batch.rows_share", "equal places in two rows of a batch give different angles", 1.0)
+                    Cause(
+                        "rope.batch.rows_share",
+                        "equal places in two rows of a batch give different angles",
+                        1.0,
+                        {"case": case.words},
+                    )
                 )
         return Seen(case, np.stack(found), eps)
 
@@ -305,6 +314,13 @@ class Rotated(OfVectors, Grid):
         self.blocks = not self.truth["interleaved"]
         self.open += self.lanes_left_open()
 
+    def faults(self) -> Iterator[Fault]:
+        """Yield axes in opposite directions: scores do not show which of them is right."""
+        words = "the two axes rotate in opposite directions"
+        fix = "Rotate each pair by (u cos - v sin, v cos + u sin), with the same signs on both axes."
+        yield Fault("rope2d.origin", {"step": (1.0, -1.0)}, {"words": words, "fix": fix})
+        yield from (fault for fault in super().faults() if fault.code != "rope2d.origin")
+
     def cells(self, case: Case) -> tuple[Array, int, int]:
         """Return the places as patches of an image that contains all of them."""
         row, column = case.args[0].T
@@ -338,4 +354,5 @@ class RotatedAxes(OfVectors, MRope):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what a rotation of places leaves open; scores show the gain."""
-        return [line for line in super().not_judged(seen) if not line.startswith("the gain")]
+        lines = [line for line in super().not_judged(seen) if not line.startswith("the gain")]
+        return [*(words for _, words in self.lanes_left_open()), *lines]

@@ -225,7 +225,7 @@ class Rotation(Family):
             return {"case": seen.case.words}
         side, _, at, lane = min(bad, key=lambda row: (row[2], row[0], row[3]))
         pos = seen.case.args[0].pos
-        case = {"head_dim": self.asked.head_dim, "positions": list(pos[:4]), "position": pos[at]}
+        case = {"head_dim": self.asked.head_dim, "positions": list(pos[at // 4 * 4 :][:4]), "position": pos[at]}
         return {**case, "side": ("queries", "keys")[side], "dimension": lane, "call": seen.case.kind}
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
