@@ -555,7 +555,8 @@ def keeps_nothing(subject: Any, before: tuple[Any, ...], args: tuple[Any, ...], 
     with suppress(guard.NotAnsweredError, guard.SubjectError):  # only the asked call must work
         guard.call(one, *before, what=what)
     again = guard.shaped(guard.call(one, *args, what=what), tuple(found.shape), what)
-    if not np.allclose(*(y.detach().double().numpy() for y in (again, found)), 1e-3, 1e-3, equal_nan=True):
+    numbers, others = (y.detach().double().numpy() for y in (again, found))
+    if not np.allclose(numbers, others, 1e-3, 1e-3, equal_nan=True):
         message = "after a call with other positions, the same call gives another result"
         raise guard.SubjectError(Cause("rope.state_kept", message, 1.0, {"case": what}))
 

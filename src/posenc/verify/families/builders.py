@@ -107,9 +107,8 @@ class Builder(Family):
             times = rule(frames, step, begin) if rule else np.floor(_product(frames, step))
             grid = np.indices(sides[::-1])[::-1] if model["cells"] == "columns" else np.indices(sides)
             cells = grid.reshape(2, -1)[:: -1 if model["exchanged"] else 1]
-            outer, inner = np.repeat, np.tile
-            if model["cells"] == "frames":
-                outer, inner = inner, outer
+            ways: tuple[Any, Any] = (np.repeat, np.tile)
+            outer, inner = reversed(ways) if model["cells"] == "frames" else ways
             block = np.stack((outer(times, math.prod(sides)), *(inner(axis, len(times)) for axis in cells)))
             columns.append(begin * np.array(model["placed"])[:, None] + block)
             ends = {"all_axes": columns[-1].max() + 1, "sides": begin + max(sides), "one": begin + 1}

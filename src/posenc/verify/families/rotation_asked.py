@@ -56,7 +56,7 @@ class Asked:
     def changed(self, **parameters: Any) -> ByLength | None:
         """Return the frequencies with changed parameters of the scaling or another rope_theta; None if not possible."""
         other = self.other(**parameters)
-        return other and other.inv_freq
+        return None if other is None else other.inv_freq
 
     def other(self, **parameters: Any) -> "Asked | None":
         """Return the rotation with changed parameters of the scaling or another rope_theta; None if not possible."""
