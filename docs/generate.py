@@ -163,7 +163,7 @@ def verify_page() -> str:
 
 def _wrapped(words: str, indent: int, hang: int | None = None) -> str:
     more = " " * (indent if hang is None else hang)
-    return textwrap.fill(words, 110, initial_indent=" " * indent, subsequent_indent=more, break_on_hyphens=False)
+    return textwrap.fill(words, 72, initial_indent=" " * indent, subsequent_indent=more, break_on_hyphens=False)
 
 
 PAGES = {"encodings.md": encodings, "laws.md": laws_page, "stacks.md": stacks, "verify.md": verify_page}
