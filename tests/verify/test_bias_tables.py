@@ -31,7 +31,7 @@ def bucket(
     return start + torch.where(n < half, n, (half + share.long()).clamp(max=last(nb)))
 
 
-MID = "deberta.bucket.num_buckets_hardwired"
+MID, DEBERTA = "deberta.bucket.num_buckets_hardwired", "deberta.bucket.formula"
 
 
 def deberta(rel, count=256):
@@ -39,16 +39,25 @@ def deberta(rel, count=256):
     return torch.tensor(rows).reshape(rel.shape)
 
 
-def past(rel):
-    return bucket(rel, False)
+def past(rel, **options):
+    return bucket(rel, False, **options)
 
 
 def by_all(ratio, exact, side, top):
     return torch.log(ratio) / math.log(top) * (side - exact)
 
 
+def only_in_lists(relative_position):
+    return [int(bucket(torch.tensor(int(one)))) for one in relative_position]
+
+
+def without_exact(ratio, half, nb, md):
+    return torch.where(ratio < 1, 0.0, (torch.log(ratio) / math.log(md / half) * (nb - half)).floor() - half)
+
+
 BUCKETS = {
     "both": (bucket, BOTH, "pass", ""),
+    "only lists": (only_in_lists, BOTH, "pass", ""),
     "not said": (bucket, {}, "pass", ""),
     "past": (past, PAST, "pass", ""),
     "any direction": (lambda r: bucket(-r), {**BOTH, "direction": "any"}, "equivalent", ""),
@@ -61,10 +70,18 @@ BUCKETS = {
     "always 128": (bucket, {**BOTH, "max_distance": 256}, "fail", "t5.bucket.max_distance_hardwired"),
     "always 32": (bucket, {**BOTH, "num_buckets": 64}, "fail", "t5.bucket.num_buckets_hardwired"),
     "key + 1": (lambda r: bucket(r + 1), BOTH, "fail", "t5.bucket.off_by_one"),
+    "key + 1, ahead": (lambda r: bucket(r - (r > 0).long()) + 16 * (r == 1), BOTH, "fail", "t5.bucket.off_by_one"),
     "span": (partial(bucket, log=by_all), BOTH, "fail", "t5.bucket.formula"),
+    "no span": (partial(bucket, log=lambda x, e, n, top: torch.log(x) * (n - e)), BOTH, "fail", "t5.bucket.formula"),
+    "octaves": (partial(past, log=lambda x, *_: torch.log2(x)), PAST, "fail", "t5.bucket.formula"),
+    "share alone": (partial(bucket, log=without_exact), BOTH, "fail", "t5.bucket.formula"),
+    "ahead from 32 on": (partial(bucket, ahead=32), BOTH, "fail", "t5.bucket.renumbered"),
+    "128 and 64": (partial(bucket, nb=128, md=64), BOTH, "fail", "t5.bucket.num_buckets_hardwired"),
     "within the exact ones": (partial(bucket, md=4), {**BOTH, "max_distance": 4}, "cannot_tell", ""),
     "by the longest": (lambda r: r.abs() * 31 // r.abs().max(), BOTH, "fail", "t5.bucket.not_by_distance"),
     "float": (lambda r: bucket(r).float(), BOTH, "fail", "t5.bucket.not_integer"),
+    "t5 for deberta": (partial(bucket, nb=256, md=512), {"encoding": "deberta"}, "fail", "deberta.bucket.formula"),
+    "deberta ahead": (lambda r: torch.where(r < 0, -r, deberta(r)), {"encoding": "deberta"}, "fail", DEBERTA),
     "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.bucket.formula"),
 }
 
@@ -223,7 +240,15 @@ def test_score_mods_of_a_table():
     spec = {**DECODER, "heads": 4}
     judged(lambda s, b, h, q, k: s + table[past(k - q), h], "score_mod", spec, "pass", "")
     judged(lambda s, b, h, q, k: s + 0 * table[past(k - q), h], "score_mod", spec, "cannot_tell", "")
-    judged(lambda s, b, h, q, k: table[past(k - q), h], "score_mod", spec, "fail", "t5.score.not_added")
+    for words, change in (
+        ("the score is lost", lambda s, bias: bias),
+        ("the score is multiplied by 0.25", lambda s, bias: (s + bias) / 4),
+        ("the score is multiplied by the bias", lambda s, bias: s * bias),
+        ("a score of -2.5 is returned as", lambda s, bias: (s + bias).exp()),
+    ):
+        mod = lambda s, b, h, q, k, change=change: change(s, table[past(k - q), h])  # noqa: E731
+        report = judged(mod, "score_mod", spec, "fail", "t5.score.not_added")
+        assert report.causes[0].message.startswith(words)
     judged(lambda s, b, h, q, k: s + table[bucket(k - q), h], "score_mod", spec, "fail", "t5.bucket.bidirectional")
 
 
