@@ -185,7 +185,7 @@ class Biases(Family):
         self.hides: frozenset[str] = frozenset()  # where one call hides keys, so that all must
         self.lowest = 0.0  # the lowest bias of a decode step
         self.nearest = np.inf  # the smallest distance that is hidden, not counting keys ahead
-        right = "near cached" if self.causal and convention != "slopes_fn" else "near"
+        right = "near cached" if (self.causal or self.open) and convention != "slopes_fn" else "near"
         self.kinds = (kind(self.state, "again", right), kind(f"{self.word}.axis.batch", "row", right))
 
     def masks(self) -> list[Mask]:

@@ -137,7 +137,9 @@ class Cached(Family):
         for s in (s for s in self.scores if s.case.args == SINGLE[2]):
             scale = self.tables.scale(s.value, s.case.args)
             place = replace(cache_table.RIGHT, scale=scale)
-            yield Fault("decode.scale", {"place": place}, {"factor": f"{scale:.5g}"})
+            # scores of equal tokens differ by the bias only
+            what = "scores, or only their biases," if self.encoding in cache_table.BIASES else "scores"
+            yield Fault("decode.scale", {"place": place}, {"what": what, "factor": f"{scale:.5g}"})
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Keep the scores, from which a factor is measured."""
