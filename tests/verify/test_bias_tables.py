@@ -161,6 +161,13 @@ class T5(nn.Module):
         return self.table(bucket(rel, self.both, md=self.md)).permute(2, 0, 1)
 
 
+class Scaled(T5):
+    """The same, divided by the root of a head_dim of 64."""
+
+    def forward(self, heads, q, k):
+        return super().forward(heads, q, k) / 8
+
+
 def hidden(module, change=lambda t, q, k: t):
     """Return the bias of a table that is not shown, with what else becomes of it."""
     return lambda h, q, k: change(module(h, q, k).detach(), q, k)
@@ -184,6 +191,17 @@ class ByKeys:
         return self.kept.setdefault(k, self.bias(h, q, k))
 
 
+def viewed(bias):
+    """Return heads moved by a view, not by a permutation."""
+    return lambda h, q, k: bias(h, q, k).permute(1, 2, 0).reshape(h, q, k)
+
+
+def clipped(h, q, k, first=None, size=abs):
+    at = torch.arange(q) + (k - q if first is None else first)
+    rows = torch.randn(33, 4, generator=torch.Generator().manual_seed(2))
+    return rows[16 + size(torch.arange(k) - at[:, None]).clamp(-16, 16)].permute(2, 0, 1)
+
+
 def own_number(h, q, k):
     d = torch.arange(k - q, k)[:, None] - torch.arange(k)
     return torch.sin(torch.arange(1, 5).double()[:, None, None] * (d + 1000) ** 2)
@@ -196,6 +214,8 @@ def swin(**options):
 
 ENCODER, DECODER = {"encoding": "t5", **BOTH}, {"encoding": "t5", **PAST}
 SWIN, CLIPPED = {"encoding": "swin_bias", "window": (3, 5)}, {"encoding": "relative_bias", "causal": True, "heads": 4}
+OPEN = {"encoding": "relative_bias", "heads": 4, "max_distance": 16}
+OPEN_FROM_0 = "relative_bias.kv_cache.query_from_zero"
 both_sides = masked(lambda d: d.abs() > 20)
 TABLES = {
     "encoder": (T5(), ENCODER, "pass", ""),
@@ -204,6 +224,8 @@ TABLES = {
     "ends": (hidden(T5(), lambda t, q, k: t if k <= 100 else 1 / 0), ENCODER, "pass", ""),
     "empty": (hidden(T5(), lambda t, q, k: t * 0), ENCODER, "cannot_tell", ""),
     "other sign": (T5(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
+    "scaled": (Scaled(), ENCODER, "fail", "t5.scale.applied_to_bias"),
+    "heads viewed": (viewed(hidden(T5())), ENCODER, "fail", "t5.bias.heads_viewed"),
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),
     "dropped": (hidden(T5(False), lambda t, q, k: t * (q > 1)), DECODER, "fail", "t5.decode.bias_dropped"),
     "kept": (ByKeys(), DECODER, "fail", "t5.bias.state_kept"),
@@ -215,7 +237,9 @@ TABLES = {
     "both sides, past": (hidden(T5(False), both_sides), {**DECODER, "window": 21}, "fail", "t5.mask.shows_ahead"),
     "mask off by one": (hidden(T5(False), masked(lambda d: d < -1)), DECODER, "fail", "t5.mask.shows_ahead"),
     "own numbers, clipped": (own_number, {**CLIPPED, "max_distance": 16}, "fail", "relative_bias.mismatch"),
+    "from 0, sides open": (partial(clipped, first=0, size=lambda d: d), OPEN, "fail", OPEN_FROM_0),
     "swin": (swin(), SWIN, "pass", ""),
+    "swin, heads viewed": (viewed(swin()), SWIN, "fail", "swin.bias.heads_viewed"),
     "swin, no window": (swin(), {"encoding": "swin"}, "cannot_tell", ""),
     "swin, collision": (swin(step=lambda h, w: 2 * h - 1), SWIN, "fail", "swin.index.collision"),
 }
@@ -259,6 +283,11 @@ def test_what_is_not_judged_of_a_table():
     report = judged(hidden(T5()), "bias_fn", ENCODER, "pass", "")
     assert report.not_judged == (fewer, "which row of the table belongs to a distance: the table is not visible")
     assert judged(T5(), "bias_fn", ENCODER, "pass", "").not_judged == (fewer,)
+    alike = judged(hidden(T5(), lambda t, q, k: t[:1].expand_as(t)), "bias_fn", ENCODER, "pass", "")
+    assert "whether each head has a bias of its own: all heads have the same numbers" in alike.not_judged
+    ahead = "keys ahead of the query, which are right only if a causal mask hides them"
+    assert ahead in judged(clipped, "bias_fn", OPEN, "pass", "").not_judged
+    assert ahead not in judged(partial(clipped, size=lambda d: d), "bias_fn", OPEN, "pass", "").not_judged
     assert "dy" in judged(partial(index, absolute=True), "relative_index_fn", SWIN, "fail", "").causes[0].message
 
 

@@ -145,7 +145,11 @@ class Indices(Family):
         """Return another window's row numbers in place of exchanged axes, if only one of h x w and w x h is wrong."""
         for s in seen if fault.code == "swin.index.axes_swapped" else ():
             h, w = s.case.args
-            if not self.is_right(s) and self.is_part(s, (w, h)) and any(self.is_right(other) for other in seen if other.case.args == (w, h)):
+            if (
+                not self.is_right(s)
+                and self.is_part(s, (w, h))
+                and any(self.is_right(other) for other in seen if other.case.args == (w, h))
+            ):
                 return self.of_window(s, (w, h))
         return fault
 

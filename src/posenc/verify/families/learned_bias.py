@@ -1,7 +1,7 @@
 """Biases from learned numbers without the content: FIRE's of a text, Swin v2's and BEiT's of an image."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
@@ -175,7 +175,7 @@ class Image(Given):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, {**spec, "causal": None})
-        self.truth |= {"tokens": False}  # whether they run down the columns
+        self.truth |= {"tokens": False, "viewed": False}  # whether they run down the columns; heads moved by a view
         self.asked, self.pretrained = (_pair(spec.get(word)) for word in ("window", "pretrained_window"))
 
     def cases(self) -> Iterator[Case]:
@@ -193,6 +193,14 @@ class Image(Given):
     def drawn(self, seed: int, h: int, w: int) -> dict[str, Any]:
         """Return the learned numbers."""
         raise NotImplementedError
+
+    def predict(self, model: Model, case: Case) -> Array:
+        """Return the bias, or what a view of (queries, keys, heads) as (heads, queries, keys) makes of it."""
+        call, every = case.args[0], np.arange(case.args[0].shape[-1])
+        if not model["viewed"]:
+            return self.result(model, call)
+        whole = self.result(model, replace(call, rows=every, cols=every))
+        return np.moveaxis(whole, 0, -1).reshape(call.shape)[:, call.rows[:, None], call.cols]
 
     def places(self, call: Call, *, down: bool = False, prefix: int | None = None) -> list[Array]:
         """Return the row and the column of each compared query and key."""
@@ -317,6 +325,7 @@ class SwinV2(Image):
         yield from self.listed("hidden", HIDDEN)
         yield from self.listed("rows", INDICES)
         yield Fault("swin_v2.tokens", {"tokens": True})
+        yield Fault("swin_v2.bias.heads_viewed", {"viewed": True})
 
 
 INDICES: Mapping[str, Mapping[str, Callable[..., Array]]] = {  # rows of the table from (dy, dx) and (h, w)
@@ -400,6 +409,7 @@ class Beit(Image):
         yield Fault("beit.transposed", turned)
         yield from self.listed("rows", INDICES)
         yield Fault("beit.tokens", {"tokens": True})
+        yield Fault("beit.bias.heads_viewed", {"viewed": True})
 
 
 _KNOWN: Mapping[str, type[Given]] = {"fire": Fire, "swin_v2": SwinV2, "beit": Beit}
