@@ -106,6 +106,8 @@ SHARES: Mapping[str, Mapping[str, Callable[[Share], Array]]] = {
     },
     "distance": {
         "key - query, at least 0": lambda x: 0 * x.psi(x.d),
+        "query - key, at least 0": lambda x: x.psi(np.maximum(x.d, 0)) / x.over(x.i),
+        "query - key with its sign, which the logarithm keeps": lambda x: np.sign(x.d) * x.psi(x.d) / x.over(x.i),
         "query - key + 1": lambda x: x.psi(x.d + 1) / x.over(x.i),
         "query - key - 1": lambda x: x.psi(np.maximum(x.d - 1, 0)) / x.over(x.i),
         "minus query - key": lambda x: -x.psi(x.d) / x.over(x.i),
@@ -124,7 +126,7 @@ class Fire(Given):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth |= {"share": None, "hidden": None, "start": 0, "factor": 1.0}
+        self.truth |= {"share": None, "hidden": None, "without": "", "start": 0, "factor": 1.0}
 
     def cases(self) -> Iterator[Case]:
         """Yield texts shorter and longer than the threshold, and calls with a cache."""
@@ -144,7 +146,9 @@ class Fire(Given):
         *_, m, n = call.shape
         i, j = call.rows + n - m, call.cols
         c, top = (float(call.args[name]) for name in ("c", "threshold"))
-        numbers: dict[str, Any] = {name: call.exact(name) for name in ("w1", "b1", "w2", "b2")}
+        numbers: dict[str, Any] = {
+            name: call.exact(name) * (name != model["without"]) for name in ("w1", "b1", "w2", "b2")
+        }
         if model["share"] or model["hidden"]:
             share = model["share"] or (lambda x: x.psi(x.d) / x.over(x.i))
             with np.errstate(all="ignore"):
@@ -165,6 +169,7 @@ class Fire(Given):
         """Yield wrong inputs of the network, and other functions in it."""
         yield from self.listed("share", SHARES)
         yield from self.listed("hidden", HIDDEN)
+        yield Fault("fire.hidden", {"without": "b1"}, {"words": "b1 is not added"})
         yield Fault("fire.out", {"factor": -1.0})
 
 
@@ -284,6 +289,7 @@ OUTS: Mapping[str, Mapping[str, Callable[[Array], Array]]] = {
         "the sigmoid is missing": lambda z: 16 * z,
         "it is 16 tanh": lambda z: 16 * np.tanh(z),
         "16 multiplies its argument": lambda z: _sigmoid(16 * z),
+        "16 sigmoid is applied twice": lambda z: 16 * _sigmoid(16 * _sigmoid(z)),
     }
 }
 
@@ -295,7 +301,7 @@ class SwinV2(Image):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth |= {"coords": None, "out": None, "hidden": None, "rows": None}
+        self.truth |= {"coords": None, "out": None, "hidden": None, "without": "", "rows": None}
 
     def drawn(self, seed: int, h: int, w: int) -> dict[str, Any]:
         """Return the layers of a network."""
@@ -304,7 +310,7 @@ class SwinV2(Image):
     def result(self, model: Model, call: Call) -> Array:
         """Return the bias by the definition, or with wrong inputs or another last function."""
         own = call.args["h"], call.args["w"]
-        numbers: dict[str, Any] = {name: call.exact(name) for name in ("w1", "b1", "w2")}
+        numbers: dict[str, Any] = {name: call.exact(name) * (name != model["without"]) for name in ("w1", "b1", "w2")}
         q_pos, k_pos = self.places(call, down=model["tokens"])
         if not (model["coords"] or model["out"] or model["hidden"] or model["rows"]):
             sizes: dict[str, Any] = {"window": own, "pretrained_window": self.pretrained, "width": WIDTH}
@@ -323,6 +329,7 @@ class SwinV2(Image):
         yield from self.listed("coords", {**COORDS, **(PRETRAINED if self.pretrained else {})})
         yield from self.listed("out", OUTS)
         yield from self.listed("hidden", HIDDEN)
+        yield Fault("swin_v2.hidden", {"without": "b1"}, {"words": "b1 is not added"})
         yield from self.listed("rows", INDICES)
         yield Fault("swin_v2.tokens", {"tokens": True})
         yield Fault("swin_v2.bias.heads_viewed", {"viewed": True})
