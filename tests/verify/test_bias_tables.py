@@ -133,6 +133,21 @@ def each_pair(h, w):
     return torch.arange((h * w) ** 2).reshape(h * w, h * w) % ((2 * h - 1) * (2 * w - 1))
 
 
+def down_the_columns(h, w):
+    n = torch.arange(h * w)
+    y, x = n // w, n % w
+    return (x[:, None] - x + w - 1) * (2 * h - 1) + y[:, None] - y + h - 1
+
+
+def test_a_known_order_of_rows_is_named():
+    for made, words in (
+        (partial(index, sign=-1), "(steps are counted as key - query)"),
+        (down_the_columns, "(row (dx + w - 1) (2 h - 1) + dy + h - 1)"),
+        (shuffled, "rows of another implementation do not fit"),
+    ):
+        assert judged(made, "relative_index_fn", SWIN, "equivalent", "").because.endswith(words)
+
+
 INDICES = {
     "plain": (index, {}, "pass", ""),
     "other sign": (partial(index, sign=-1), {}, "equivalent", ""),

@@ -12,6 +12,7 @@ from posenc.definitions import images, scores
 from posenc.verify.engine import Case, Choice, Fault
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.given import COMPARED, Call, Given, Places, chosen, sampled
+from posenc.verify.families.indices import INDICES, index_of
 
 WIDTH = 8  # of the hidden layers
 
@@ -335,28 +336,6 @@ class SwinV2(Image):
         yield Fault("swin_v2.bias.heads_viewed", {"viewed": True})
 
 
-INDICES: Mapping[str, Mapping[str, Callable[..., Array]]] = {  # rows of the table from (dy, dx) and (h, w)
-    "index.axes": {
-        "(dx + w - 1) (2 h - 1) + dy + h - 1": lambda y, x, h, w: _index(x, y, w, h),
-        "(dy + h - 1) (2 h - 1) + dx + w - 1": lambda y, x, h, w: (y + h - 1) * (2 * h - 1) + x + w - 1,
-        "(dx + w - 1) (2 w - 1) + dy + h - 1": lambda y, x, h, w: (x + w - 1) * (2 * w - 1) + y + h - 1,
-    },
-    "index.sign": {
-        "": lambda y, x, h, w: _index(-y, -x, h, w),
-        " in the rows": lambda y, x, h, w: _index(-y, x, h, w),
-        " in the columns": lambda y, x, h, w: _index(y, -x, h, w),
-    },
-    "index.step": {
-        "the step of a row is 2 w, not 2 w - 1": lambda y, x, h, w: _index(y, x, h, w) + y + h - 1,
-        "the step of a row is w, not 2 w - 1": lambda y, x, h, w: (y + h - 1) * w + x + w - 1,
-        "w - 1 is not added to dx": lambda y, x, h, w: _index(y, x, h, w) - w + 1,
-        "h - 1 is not added to dy": lambda y, x, h, w: _index(y, x, h, w) - (h - 1) * (2 * w - 1),
-        "rows are one too high": lambda y, x, h, w: _index(y, x, h, w) + 1,
-        "rows are one too low": lambda y, x, h, w: _index(y, x, h, w) - 1,
-        "dy and dx are added without a step": lambda y, x, h, w: y + h - 1 + x + w - 1,
-        "|dy| and |dx| are used": lambda y, x, h, w: _index(abs(y), abs(x), h, w),
-    },
-}
 # what the rows of class to patch, patch to class and class to class are from the number of the patches' rows
 CLASSES: Mapping[str, Callable[[int], list[int]]] = {
     "all have the row of class to patch": lambda n: [n, n, n],
@@ -367,10 +346,6 @@ CLASSES: Mapping[str, Callable[[int], list[int]]] = {
     "the class token has no bias": lambda n: [n + 3, n + 3, n + 3],  # a row of zeros
     "class to class has no bias": lambda n: [n, n + 1, n + 3],
 }
-
-
-def _index(dy: Array, dx: Array, h: int, w: int) -> Array:
-    return np.asarray((dy + h - 1) * (2 * w - 1) + dx + w - 1)
 
 
 class Beit(Image):
@@ -395,7 +370,7 @@ class Beit(Image):
         if model["rows"] is None and model["classes"] is None:
             q_pos, k_pos = (np.where(c[:, None], -1, p) for c, p in ((is_q, q_pos), (is_k, k_pos)))
             return images.beit(q_pos, k_pos, n_heads=self.heads, window=(h, w), weight=table)
-        steps, row_of = q_pos[:, None] - k_pos, model["rows"] or _index
+        steps, row_of = q_pos[:, None] - k_pos, model["rows"] or index_of
         rows = row_of(steps[..., 0], steps[..., 1], h, w)
         to_key, to_class, own = model["classes"](patches) if model["classes"] else range(patches, patches + 3)
         rows = np.where(is_q[:, None], np.where(is_k, own, to_key), np.where(is_k, to_class, rows))
@@ -409,7 +384,7 @@ class Beit(Image):
             words = ", ".join(f"{name} has row {i - 3}" for name, i in zip(names, order, strict=True))
             yield Fault("beit.cls.rows", {"classes": lambda n, o=order: [n + i for i in o]}, {"words": words})
         yield from self.listed("classes", {"cls.rows": CLASSES})
-        start: Model = {"classes": lambda n: [0, 1, 2], "rows": lambda y, x, h, w: _index(y, x, h, w) + 3}
+        start: Model = {"classes": lambda n: [0, 1, 2], "rows": lambda y, x, h, w: index_of(y, x, h, w) + 3}
         yield Fault("beit.cls.rows", start, {"words": "they are the first three rows, and patches follow"})
         yield Fault("beit.cls.place", {"last": True})
         turned = {"classes": lambda n: [n + 1, n, n + 2], "rows": INDICES["index.sign"][""]}
