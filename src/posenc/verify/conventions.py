@@ -140,8 +140,8 @@ CONVENTIONS: Mapping[str, Convention] = {
         encodings="relative_sinusoid",
     ),
     "relative_index_fn": Convention(
-        "index(h, w) -> (h*w, h*w) rows of a table, of Swin (dy + h - 1)(2w - 1) + dx + w - 1 where dy and dx are those "
-        "of query - key; another order of the rows is equivalent, unless a trained table is loaded",
+        "index(h, w) -> (h*w, h*w) rows of a table, of Swin (dy + h - 1)(2w - 1) + dx + w - 1 where dy and dx are "
+        "those of query - key; another order of the rows is equivalent, unless a trained table is loaded",
         (_H, _W),
         "index",
         encodings="swin swin_bias",
@@ -221,10 +221,10 @@ CONVENTIONS: Mapping[str, Convention] = {
         "bias(q_len, kv_len, w1, b1, w2, b2, c, threshold) for fire, bias(h, w, w1, b1, w2) for swin_v2, "
         "bias(h, w, table) for beit -> (heads, q_len, kv_len), in an image of h rows and w columns (heads, h*w, h*w), "
         "for beit with a class token in front; a network is w2 relu(w1 x + b1), w1 (width, inputs), b1 (width,), w2 "
-        "(heads, width); of fire: b2 (heads,), c and threshold are tensors of one number, the input for query i and key "
-        "j is log(c |i - j| + 1) / log(c L + 1), L the larger of i and threshold, both counted from 0, or from 1, in the "
-        "whole text; of swin_v2: inputs are (row, column), 16 sigmoid of the result; of beit: table ((2h - 1)(2w - 1) "
-        "+ 3, heads), rows as of Swin, then class to patch, patch to class and class to class",
+        "(heads, width); of fire: b2 (heads,), c and threshold are tensors of one number, the input for query i and "
+        "key j is log(c |i - j| + 1) / log(c L + 1), L the larger of i and threshold, both counted from 0, or from "
+        "1, in the whole text; of swin_v2: inputs are (row, column), 16 sigmoid of the result; of beit: table ((2h - "
+        "1)(2w - 1) + 3, heads), rows as of Swin, then class to patch, patch to class and class to class",
         (),
         encodings="fire swin_v2 beit",
     ),

@@ -165,8 +165,8 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     words = "for a single query the bias is the same for all keys"
     yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q == 1 < k}, {"words": words})
     yield Fault("alibi.bidirectional.ahead_favoured", {"form": None, "ahead": -1.0})
-    slots = {"factor": f"{family.side:.5g}"}
-    yield Fault("alibi.bidirectional.ahead_slope", {"form": None, "ahead": family.side}, slots)
+    factor = {"factor": f"{family.side:.5g}"}
+    yield Fault("alibi.bidirectional.ahead_slope", {"form": None, "ahead": family.side}, factor)
     for ranks, words in product((2, 4, 8, 3), RANKS):
         values = {"words": words.format(ranks)}
         yield Fault("alibi.tensor_parallel.head_offset", {"ranks": (words, ranks)}, values)
