@@ -214,6 +214,10 @@ class TransformerXL(Scores):
         for code, rules in SHIFTS.items():
             yield from self.listed("distance", {code: {words: _distance_of(index) for words, index in rules.items()}})
         yield from self.listed("distance", DISTANCES)
+        tops: Table = {
+            "distance.clamped": {str(n): lambda d, *_, n=n: np.minimum(d, n) for n in (*range(1, 8), 16, 20)}
+        }
+        yield from self.listed("distance", tops)
         yield Fault("transformer_xl.shift.whole", {"whole": True})
         half, base = self.d_model // 2, self.truth["base"]
         bases = {**dict.fromkeys(BASES, ""), base**0.5: "k / d_model", base**2: "4 k / d_model"}
