@@ -26,9 +26,11 @@ Mask = tuple[str, int, int]
 NO_FAULT: Mask = ("", 0, 0)
 UNUSED = "{}.kv_cache.past_not_seen"  # with the name of an encoding
 OWN, CUT, SHORT = "decode.mask.own_key", "decode.cache.cut", "decode.window.short"
-MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", OWN, CUT, SHORT, "decode.window.long")
+SURPLUS, CALL = "decode.cache.surplus", "decode.mask.own_call"
+MASKS = (SURPLUS, UNUSED, "decode.mask.top_left", "decode.mask.missing", OWN, CALL, CUT, SHORT, "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax", "exp")
+SINKS, LONGEST = 4, 80  # first tokens that may stay visible; tokens of a pass that shows a window
 HIDDEN = -1e4  # a mask may be any large negative number
 LEAST = -745.0  # the logarithm of the smallest weight in float64
 
@@ -125,6 +127,18 @@ def same_scores(b: Bench, chunks: Sequence[int]) -> bool:
     return True
 
 
+def windows(b: Bench, window: int) -> set[int]:
+    """Return how many keys the layers of a single pass let a token see, not counting sinks; none if not visible."""
+    n = window + 2 * SINKS
+    try:
+        (whole,) = watch(b.subject, b.text(n), (n,)) if n <= LONGEST else ([],)
+    except SubjectError:
+        return set()
+    tables = [np.isfinite(look.scores.numpy()).any(0)[:, :n] for look in whole if look.scores.shape[1] == n]
+    apart = np.subtract.outer(np.arange(n), np.arange(n))[:, SINKS:] + 1
+    return {int((apart * table[:, SINKS:]).max()) for table in tables if table.shape[1] == n}
+
+
 def mask(b: Bench, chunks: Sequence[int]) -> Mask:
     """Return what is wrong with the masks of chunks; for a text longer than the bench's, in the last call only."""
     n, begin = sum(chunks), sum(chunks[:-1])
@@ -137,7 +151,12 @@ def mask(b: Bench, chunks: Sequence[int]) -> Mask:
     if {len(looks) for looks in calls} != {len(whole)} or not at:
         return NO_FAULT
     full = np.stack([_table([whole[i].scores.numpy()], (n,)) for i in at])
-    here = np.stack([_table([looks[i].without(whole[i].extra()) for looks in calls], chunks) for i in at])
+    kept_scores = [[looks[i].without(whole[i].extra()) for looks in calls] for i in at]
+    for layer in kept_scores:
+        for scores, end in zip(layer, np.cumsum(chunks), strict=True):
+            if (seen := int(np.isfinite(scores).any(0).sum(-1).max())) > end:
+                return SURPLUS, seen, int(end)
+    here = np.stack([_table(layer, chunks) for layer in kept_scores])
     if n > TOKENS:
         here[:, :begin] = full[:, :begin]
     kept, shown = (int(table[:, begin, :begin].sum(-1).max(initial=0)) for table in (here, full))
@@ -166,4 +185,7 @@ def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
         return "decode.mask.top_left"
     if (more := here & ~full).any():
         return "decode.mask.missing" if (more & (column > row)).any() else "decode.window.long"
-    return OWN if ((full & ~here) == (full & (begin > 0) & (column == row))).all() else SHORT
+    missing = full & ~here
+    if (missing == (full & (begin > 0) & (column == row))).all():
+        return OWN
+    return CALL if (missing == (full & (begin > 0) & (column >= begin) & (column < row))).all() else SHORT
