@@ -79,6 +79,7 @@ def by_positions(width):
 
 
 ONE_SIDE = {"encoding": "rope", "head_dim": 16, "heads": 3, "layout": "half", "base": 50000.0}
+WINDOW = {**ROPE, "causal": True, "window": 4}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 TABLE = [
     ("rope", attention(), ROPE, "pass"),
@@ -129,7 +130,7 @@ TABLE = [
     ("window by positions", by_positions(4), {**ROPE, "causal": True, "window": 4}, "pass"),
     ("window by positions, far", by_positions(2), {**ROPE, "window": 2, "max_positions": 256}, "pass"),
     ("wide window by positions", by_positions(5), {**ROPE, "causal": True, "window": 4}, "attention.window"),
-    ("blocks", attention(hides=lambda q, k: q // 4 != k // 4), {**ROPE, "causal": True, "window": 4}, "attention.hidden"),
+    ("blocks", attention(hides=lambda q, k: q // 4 != k // 4), WINDOW, "attention.hidden"),
     # masks
     ("own key", attention(hides=lambda q, k: (q == k) & (q > 0)), {**ROPE, "causal": True}, "attention.hidden"),
     ("causal, not asked", attention(), {**ROPE, "causal": False}, "attention.hidden"),
@@ -156,7 +157,7 @@ def test_attention(subject, spec, name):
     ("subject", "spec", "says"),
     [
         (attention(sink=[0.5, 1.0, -1.0]), ROPE, "the size of each head's sink"),
-        (attention(hides=lambda q, k: (q - k >= 4) & (k > 0)), {**ROPE, "causal": True, "window": 4}, "the first keys, of which 1"),
+        (attention(hides=lambda q, k: (q - k >= 4) & (k > 0)), WINDOW, "the first keys, of which 1"),
     ],
 )  # fmt: skip
 def test_a_sink_is_reported(subject, spec, says):

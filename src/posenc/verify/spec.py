@@ -110,10 +110,10 @@ _NEAR = 0.75  # similarity from which one word counts as a misspelling of anothe
 # common names for the layout of sinusoids: sines and cosines in two blocks or alternating, either of them first
 _SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
 _WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|^_?cos")
-# known parts of a sinusoid's variant; any other leaves open which formula is right
+# the parts of a sinusoid's variant
 FORMULAS = (
-    "paper vaswani original standard attention tensor2tensor t2t fairseq m2m halfminusone half1 timingsignal detr "
-    "maskformer loftr mae vit moco norm raw sin cos xl espnet conformer interleaved half blocks flip"
+    "paper vaswani original standard transformer tensor2tensor t2t fairseq m2m100 detr maskformer loftr mae vit moco "
+    "xl normalised unnormalised"
 )
 
 

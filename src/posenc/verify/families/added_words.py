@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.verify.families.added_faults import JOINS, ORDERS, PAPER, ROUNDED_UP, T2T, T2T_CEIL
+from posenc.verify.spec import FORMULAS
 
 _HALF_MINUS_ONE = {"tensor2tensor", "t2t", "fairseq", "m2m100"}  # k/(d/2 - 1)
 _IN_BLOCKS = {*_HALF_MINUS_ONE, "mae", "moco", "vit", "xl"}  # all sines first, if no order is declared
 _PADDED = {"fairseq", "m2m100"}  # count from padding_idx + 1
 _DETR = {"detr", "maskformer"}
 _IMAGES_IN_BLOCKS = {"mae", "moco"}  # in each axis
-_VARIANTS = {
-    *("paper", "vaswani", "original", "standard", "transformer", "loftr", "normalised", "unnormalised"),
-    *(_IN_BLOCKS | _DETR),
-}
 _ROWS_FIRST = re.compile(r"(yx|hw|ij|rows?|heights?|y|h|i)(first|major|col\w*|width)?$")
 _COLUMNS_FIRST = re.compile(r"(xy|wh|ji|col(umn)?s?|widths?|x|w|j)(first|major|row\w*|height)?$")
 _BLOCKS, _WOVEN = re.compile("half|halves|block|concat|split"), re.compile("interleav|alternat|woven|sin|cos")
@@ -59,10 +56,10 @@ def _variant(spec: Mapping[str, Any]) -> set[str]:
     """Return the names in a variant, such as "detr" and "normalised"."""
     said = str(spec.get("variant") or "")
     names = set(re.findall("[a-z0-9]+", said.lower().replace("z", "s")))
-    if unknown := names - _VARIANTS:
+    if unknown := names - {*FORMULAS.split()}:
         raise ValueError(
             f"verify: variant cannot be {said[:60]!r} of a sinusoid: {min(unknown)!r} is unknown. Use one of "
-            f"{', '.join(sorted(_VARIANTS))}, or two of them, as in 'detr_normalised'."
+            f"{', '.join(sorted(FORMULAS.split()))}, or two of them, as in 'detr_normalised'."
         )
     return names
 

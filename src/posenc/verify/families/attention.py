@@ -180,6 +180,11 @@ class Attention(Family):
         reach = (self.window // 2 if is_open else self.window - 1) if self.window else n
         return np.asarray((np.abs(apart) <= reach) & ((apart >= 0) | is_open))
 
+    def raised(self, cause: Cause, case: Case) -> Fault | None:
+        """Return the positions of the call that shows wrong weights."""
+        is_own = cause.code.startswith("attention.")
+        return Fault(cause.code, {}, {}, {"positions": list(case.args[0])}) if is_own else None
+
     def predict(self, model: Model, case: Case) -> Array:
         """Return q.k before any scale, and the bias: (2, batch, heads, n, n)."""
         if case.kind == "rows":
