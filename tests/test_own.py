@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from study.test_command import ONE_SEED, finish, start
 
 import command_line
 import posenc
 from posenc import laws, registry, verify
 from posenc.explorer import views
 from strategies import normal
+from study.test_command import ONE_SEED, finish, start
 
 PAGE = Path(__file__).parents[1] / "docs/guide/own.md"
 *MODULE, USE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

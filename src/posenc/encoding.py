@@ -42,7 +42,7 @@ class Encoding(nn.Module):
     reads_qk: bool = False  # True: bias() reads q and k, and needs them before the rotation
     rescores: bool = False  # True: rescore() changes whole rows of scores, so they must be formed
     turns_in_bias: bool = False  # True: bias() replaces q.k by other products, after other members rotate q and k
-    _start: int = 0  # the first position of an encoding that has a last one
+    _first_pos: int = 0  # the first position of an encoding that has a last one
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, for which half precision is too coarse
 
     def place(
@@ -64,7 +64,7 @@ class Encoding(nn.Module):
 
         Raises:
             TypeError: `pos` is not a tensor, or is in half precision.
-            ValueError: Its shape does not match `n_axes`, `dtype` is half precision, or a position lies beyond `max_len`.
+            ValueError: Its shape does not match `n_axes`, `dtype` is half precision, or a position is beyond the last.
         """
         pos = self._check(pos, dtype)
         if self.reads_x and x is not None and pos.ndim == 1 + (self.n_axes > 1):
@@ -153,7 +153,7 @@ class Encoding(nn.Module):
         return out
 
     def check_heads(self, q: Tensor) -> None:
-        """Raise unless q has the heads and the width that this encoding was made for, if it has `n_heads` or `head_dim`.
+        """Raise unless q has the heads (`n_heads`) and the width (`head_dim`) that this encoding was made for, if any.
 
         Raises:
             ValueError: It has others.
@@ -239,9 +239,9 @@ class Encoding(nn.Module):
             )
         if self.max_len is not None and self.n_axes == 1:
             why = f"it was made with max_len={self.max_len}"
-            positions.check_range(checked, self.max_len, self.name, why, start=self._start)
+            positions.check_range(checked, self.max_len, self.name, why, start=self._first_pos)
             if not positions.may_look(checked):  # beyond the table, where the index kernel raises
-                checked = torch.where((checked >= self._start) & (checked < self.max_len), checked, self.max_len)
+                checked = torch.where((checked >= self._first_pos) & (checked < self.max_len), checked, self.max_len)
         return checked
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Encoding":

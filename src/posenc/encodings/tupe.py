@@ -7,7 +7,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from posenc import positions
-from posenc.encoding import Placed, Pos
+from posenc.encoding import Placed
 from posenc.families import Bias, no_autocast, wide
 from posenc.registry import register
 

@@ -126,8 +126,7 @@ def defaults(cls: type, example: Mapping[str, Any]) -> dict[str, Any]:
     own = {
         p.name: example[p.name]
         for p in parameters
-        if p.name in example
-        and (_is_needed(p) or _control(p.name, alternatives(p.annotation), None) is None)
+        if p.name in example and (_is_needed(p) or _control(p.name, alternatives(p.annotation), None) is None)
     }
     try:
         cls(**own)

@@ -28,10 +28,9 @@ class Table:
     """
 
     def __init__(self, given: Any, spelling: str | None = None) -> None:
-        if isinstance(given, Table):
-            given = given.table
+        kept = given.table if isinstance(given, Table) else given
         try:  # through NumPy, whose arrays torch.device("meta") leaves as they are
-            self.table = (given if isinstance(given, Tensor) else torch.from_numpy(np.array(given))).detach()
+            self.table: Tensor = (kept if isinstance(kept, Tensor) else torch.from_numpy(np.array(kept))).detach()
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"Table: needs numbers, such as a tensor or nested lists; got {short(given)}.") from error
         self._spelling = spelling

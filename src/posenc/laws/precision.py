@@ -76,7 +76,9 @@ def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
         return attend(q.double(), k.double(), v.double(), *encoding.layer(case.index, _exactly(encoding, pos, x)))
 
     where = f"in {dtype} from position {int(pos.flatten()[0])}"
-    floor = max(_error(run(_Plain(case, pos)), truth(_Plain(case, pos))), _rotated_floor(case, exact, (q, k, v), pos, x))
+    floor = max(
+        _error(run(_Plain(case, pos)), truth(_Plain(case, pos))), _rotated_floor(case, exact, (q, k, v), pos, x)
+    )
     yield from _judge(run(rounded), truth(exact), floor, where)
     embedded = rounded.embed(x, rounded.place(pos, x))
     wanted = exact.embed(x.double(), _exactly(exact, pos, x))
@@ -120,8 +122,11 @@ class _Plain(Encoding):
 
     def __init__(self, case: Case, pos: Tensor) -> None:
         super().__init__()
-        placed = case.place(pos[:1], case.tokens(1))
-        self.n_axes, self.score_scale = case.encoding.n_axes, case.encoding.layer(case.index, placed)[0].score_scale
+        self.n_axes = case.encoding.n_axes
+        self._scaled = case.encoding.layer(case.index, case.place(pos[:1], case.tokens(1)))[0]
+
+    def score_scale(self, head_dim: int) -> float:
+        return self._scaled.score_scale(head_dim)
 
 
 def _inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:

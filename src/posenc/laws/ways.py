@@ -42,11 +42,11 @@ def differences(encoding: Encoding) -> Iterator[tuple[str, float]]:
             inner, of_layer = case.encoding.layer(case.index, placed)
             found = _pairs(inner, q.detach(), k.detach(), of_layer)
             for way, got, wanted in chain(found, _row_alone(case, x, pos, placed), embedded(case, x, pos, placed)):
-                if (off := _off(got.detach(), wanted.detach(), bound)):
+                if off := _off(got.detach(), wanted.detach(), bound):
                     yield way, off
         more = (narrow(case), end_of_text(case)) if dtype == torch.float32 else ()
         for way, got, wanted in chain(_long_text(case), hidden_positions(case), *more):
-            if (off := _off(got.detach(), wanted.detach(), bound)):
+            if off := _off(got.detach(), wanted.detach(), bound):
                 yield way, off
 
 
