@@ -29,6 +29,7 @@ MAX_KINDS = 64  # each kind is read and constructed on its own; no model has ten
 _STILL = {NOPE, LINEAR, CROSS, "conv", "mamba", "mamba2", "recurrent", "moe", "mlp"}
 _LEGACY = {
     **{"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING},
+    **{"m": LINEAR, "g": "hybrid"},  # Zamba 2, as first published
     **dict.fromkeys(("deepseek_sparse_attention", "qwen_sparse_attention"), INDEXED),
 }
 # types with several kinds in an order that is not filled in here
