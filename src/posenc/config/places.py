@@ -88,7 +88,7 @@ def of_unrotated(model: Model) -> list[ConfigWarning]:
     for prefix, part in _parts(model) if model.model_type == "mpt" else ():
         for key, usual in _MPT.items():
             if (value := part.get(key, usual)) not in (usual, None):
-                text = f"{prefix}{key} {values.short(value)} is not read by mpt in transformers: it has {how.means}."
+                text = f"{prefix}{key} {values.short(value)} is not read by mpt in transformers: it has ALiBi, up to 2^-8."
                 _warn_other(model, f"{prefix}{key}", text, value)
     return model.warnings
 
