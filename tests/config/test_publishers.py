@@ -75,6 +75,7 @@ KINDS = [
     (ZAMBA, "hybrid", 9, 1e4, 160, "default", 1.0, 1e4 ** (-158 / 160)),
     ({**ZAMBA, "num_hidden_layers": 4, "layers_block_type": list("mmgm")}, "hybrid", 1, 1e4, 160, "default", 1.0,
         1e4 ** (-158 / 160)),
+    (mine(rope_theta=1e4, no_rope_layer_interval=2), "nope", 2, *[None] * 5),
     # files for other code: Phi-3-small, StableLM's first, OpenELM, lit-gpt, GRIN
     (mine(rope_embedding_base=1e6), FULL, 4, 1e6, 64, "default", 1.0, 1e6 ** (-62 / 64)),
     (mine(rope_theta=1e4, rope_pct=0.25), FULL, 4, 1e4, 16, "default", 1.0, 1e4 ** (-14 / 16)),
@@ -179,6 +180,7 @@ def test_a_scaling_in_another_spelling_is_never_passed_over(source, key):
 
 NEUTRAL = [{"use_scaled_rope": False}, {"rope_ratio": 1}, {"yarn": None}, {"rope_factor": 1}, {"use_logn_attn": False}]
 NEUTRAL += [{"rope": True, "alibi": False, "alibi_bias_max": 8.0}, {"rope_full_precision": True}, {"rope_3d": False}]
+NEUTRAL += [{"rope_impl": "torch"}, {"position_embedding": "rope"}, {"nope": False}]
 NEUTRAL += [{"attn_config": {"rope": True, "rope_theta": 1e4, "alibi": False}}]
 
 
@@ -194,6 +196,10 @@ OF_THEIR_CODE = [
     (mine(rope_theta=1e4, use_logn_attn=True), "use_logn_attn"),  # Qwen
     (mine(rope_theta=1e4, rope_3d=True), "rope_3d"),  # Ernie 4.5 VL
     (mine(rope_theta=1e4, position_encoding_2d=True), "position_encoding_2d"),  # ChatGLM
+    (mine(rope_theta=1e4, position_embedding="nope"), "position_embedding"),
+    (mine(rope_theta=1e4, nope_layers=[1, 3]), "nope_layers"),
+    ({**LLAMA, "rope_theta": 1e4, "nope_layer_interval": 4}, "nope_layer_interval"),
+    (mine(rope_theta=1e4, rope_impl="yarn"), "rope_impl"),
     (mine(rope_theta=1e4, rope_adjustments={"factor": 8.0}), "rope_adjustments"),  # lit-gpt
     (mine(rope_theta=1e4, use_interpolated_rotary_pos_emb=True), "use_interpolated_rotary_pos_emb"),  # StripedHyena
     (mine(rope_theta=1e4, attn_config={"rope_theta": 5e5}), "attn_config.rope_theta"),

@@ -55,7 +55,9 @@ def _rotations(source: Checked) -> str:
     order = kinds.distinct(kinds.layers(open_model(source), unknown=24))
     found = (rotary(source, kind, pairing="half") for kind in filter(kinds.rotates, order))
     rows = {
-        ", ".join(f"{key} {value}" for key in _COMPARED if (value := {**one.parameters, **vars(one)}.get(key)) is not None)
+        ", ".join(
+            f"{key} {value}" for key in _COMPARED if (value := {**one.parameters, **vars(one)}.get(key)) is not None
+        )
         for one in found
     }
     return "; ".join(sorted(rows))

@@ -23,10 +23,11 @@ _STRETCHED = ("yarn", "llama3", "longrope")
 # names of a scaling in files of other formats, whose parameters no model type reads
 _ELSEWHERE = re.compile(
     r"^yarn|_yarn|ntk|(rope|rotary)\w*(factor|ratio|scale)$|scaled_rope|llama_4_scaling|original_seq_len|"
-    r"initial_context|logn|long_context|interpolated_rotary|(rope|rotary)\w*interleaved$"
+    r"initial_context|logn|long_context|interpolated_rotary|(rope|rotary)\w*interleaved$|^nope_|_nope_layer"
 )
 # in files for other code: whatever else is about a rotation, and is no length
 _UNKNOWN = re.compile(rf"{_ELSEWHERE.pattern}|^(?!.*(len|max_)).*(rope|rotary|rotate|xpos|position_enc|interleave)")
+_OTHER_RULE = re.compile("yarn|ntk|linear|dynamic|llama3|longrope|xpos|alibi|2d|3d|interleav")  # in their values
 # parts of a file about attention, as MPT's attn_config
 _PART = re.compile(r"attn|attention|position")
 # names of the publishers' own code for parameters that stand next to those of transformers, as in gpt-oss
@@ -39,7 +40,10 @@ _SAME = {
 }
 # keys by which files of other code state that positions enter by something else than a rotation, or not in all layers:
 # those that name an encoding, those that are set, and those that are false or an object
-_NAMED = ("position_embedding_type", "position_embeddings_type", "position_encoding_type", "positional_embedding")
+_NAMED = (
+    *("position_embedding_type", "position_embeddings_type", "position_encoding_type", "positional_embedding"),
+    *("position_embedding", "position_encoding", "positional_encoding", "pos_emb_type", "pos_embedding_type"),
+)
 _SET = (
     *("alibi", "use_alibi", "alibi_starting_size", "alibi_bias_max", "relative_attention", "attn_type_list"),
     "mla_use_nope",
@@ -88,7 +92,9 @@ def of_unrotated(model: Model) -> list[ConfigWarning]:
     for prefix, part in _parts(model) if model.model_type == "mpt" else ():
         for key, usual in _MPT.items():
             if (value := part.get(key, usual)) not in (usual, None):
-                text = f"{prefix}{key} {values.short(value)} is not read by mpt in transformers: it has ALiBi, up to 2^-8."
+                text = (
+                    f"{prefix}{key} {values.short(value)} is not read by mpt in transformers: it has ALiBi, up to 2^-8."
+                )
                 _warn_other(model, f"{prefix}{key}", text, value)
     return model.warnings
 
@@ -296,7 +302,9 @@ def _parameter(model: Model, found: Spelled, read: Read, level: Level, key: str,
 
 
 def _is_set(value: Any) -> bool:
-    return isinstance(value, dict | int | float) and bool(value) and (value is True or value != 1)
+    if isinstance(value, str):
+        return bool(_OTHER_RULE.search(value.lower()))
+    return isinstance(value, dict | list | int | float) and bool(value) and (value is True or value != 1)
 
 
 def _scales(value: Any) -> bool:
