@@ -1,9 +1,10 @@
-"""docs/checkpoints.md: each block loads the weights of a host's own code, and each line computes what that code computes."""
+"""docs/checkpoints.md: each block loads the weights of a host's own code, and each line computes what that code does."""
 
 import copy
 import math
 import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from pages import DOCS
 from posenc import positions
 
 pytest.importorskip("transformers")
-xt = pytest.importorskip("x_transformers.x_transformers")
+pytest.importorskip("x_transformers")
 
 from transformers import (
     BertConfig,
@@ -37,6 +38,7 @@ from transformers.models.umt5.modeling_umt5 import UMT5Attention
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEEmbeddings
 from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerSelfAttention
 from transformers.models.whisper.modeling_whisper import sinusoids
+from x_transformers import x_transformers as xt
 
 PAGE = (DOCS / "checkpoints.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^##+ ([^\n]+)\n(?:(?!^##).*\n)*?```python\n((?:.*\n)*?)```", PAGE, re.MULTILINE))
@@ -83,11 +85,11 @@ def same(ours, theirs, atol=1e-5):
 
 def turned(x, angles, pairing):
     """Rotate (..., tokens, dim) counterclockwise: each pair is a complex number times exp(i angle)."""
-    x, width = np.asarray(x, np.float64), 2 * angles.shape[-1]
-    first, second = (slice(0, width, 2), slice(1, width, 2)) if pairing == "interleaved" else (
-        slice(0, width // 2), slice(width // 2, width))  # fmt: skip
-    z, out = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles), x.copy()
-    out[..., first], out[..., second] = z.real, z.imag
+    x, n = np.asarray(x, np.float64), angles.shape[-1]
+    step, apart = (2, 1) if pairing == "interleaved" else (1, n)
+    first = step * np.arange(n)
+    z, out = (x[..., first] + 1j * x[..., first + apart]) * np.exp(1j * angles), x.copy()
+    out[..., first], out[..., first + apart] = z.real, z.imag
     return out
 
 
@@ -105,17 +107,15 @@ def lines(heading):
 
 
 def spelt(cell, **known):
-    """Evaluate the first line of posenc in a cell."""
-    return eval(re.search(r"`(\w+\(.*?\))`", cell)[1], {**vars(posenc), "math": math, **{
-        name: getattr(posenc, name) for name in re.findall(r"[A-Z]\w+(?=\()", cell)}, **known})  # fmt: skip
+    """Evaluate the first line of a cell."""
+    line = re.search(r"`(\w+)(\(.*?\))`", cell)
+    return eval(f"posenc.{line[1]}{line[2]}", {"posenc": posenc, "math": math, **known})
 
 
 def test_every_block_of_the_page_is_run_here():
     assert PAGE.count("```python") == len(BLOCKS)
-    tested = {
-        name for name in BLOCKS if name in PARTS or f'load("{name}"' in __import__("pathlib").Path(__file__).read_text()
-    }
-    assert tested == set(BLOCKS)
+    own = Path(__file__).read_text(encoding="utf-8")
+    assert [name for name in BLOCKS if name not in PARTS and f'load("{name}"' not in own] == []
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -188,9 +188,6 @@ def test_the_line_of_a_model_of_images(model):
     same(rope.rotate(x, x, rope.place(pos))[0], turned(x, angles, pairing), 2e-5)
 
 
-# --- where the calls differ -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "order"),
     [("batch_tokens_heads", (0, 2, 1, 3)), ("tokens_batch_heads", (2, 0, 1, 3)), ("tokens_heads", (2, 1, 3))],
@@ -232,11 +229,10 @@ def test_layers_that_own_their_rotation_are_placed_by_a_hook():
     hook.remove()
 
 
-# --- loading ----------------------------------------------------------------------------------------------------------
+OLD = ["a.rotary_emb.inv_freq", "freqs_cis", "rope_embed.periods", "h.0.attention.bias", "h.0.attention.masked_bias"]
 
 
-@pytest.mark.parametrize("name", ["a.rotary_emb.inv_freq", "freqs_cis", "rope_embed.periods", "h.0.attention.bias",
-                                  "h.0.attention.masked_bias"])  # fmt: skip
+@pytest.mark.parametrize("name", OLD)
 def test_buffers_of_rotary_models_go(name):
     model = module(attention__dense=nn.Linear(3, 3), attn__c_attn=nn.Linear(3, 3), rope=posenc.RoPE(head_dim=4))
     state = {name: torch.randn(3) for name in model.state_dict()}
@@ -281,8 +277,8 @@ def test_mae_and_sams_encoder():
         peer.initialize_weights()
     tables = [peer.position_embeddings.detach() for peer in peers]
     sam = torch.randn(1, 4, 6, 8)
-    before = module(**dict(zip(("pos_embed", "decoder_pos_embed", "image_encoder__pos_embed"),
-                               map(nn.Parameter, (*tables, sam)), strict=True)))  # fmt: skip
+    names = ("pos_embed", "decoder_pos_embed", "image_encoder__pos_embed")
+    before = module(**{name: nn.Parameter(table) for name, table in zip(names, (*tables, sam), strict=True)})
     five = {"height": 5, "width": 5, "n_prefix": 1}
     after = module(
         pos_embed=posenc.Learned2D(d_model=32, **five),
@@ -344,8 +340,8 @@ def test_swin_with_a_shift():
     peer = SwinAttention(config, 16, 2, window_size=4).eval()
     nn.init.normal_(peer.relative_position_bias.relative_position_bias_table)
     state = {name.replace("relative_position_bias.", ""): t for name, t in peer.state_dict().items()}  # as the authors'
-    (ids, mask), x, after = regions(), torch.randn(8, 16, 16), Around(dict(peer.named_children()) | {
-        "relative_position_bias": nn.Identity()})  # fmt: skip
+    projections = {name: getattr(peer, name) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
+    (ids, mask), x, after = regions(), torch.randn(8, 16, 16), Around(projections)
     load("Swin", after, state | {"relative_position_index": torch.ones(1), "attn_mask": mask})
     same(after.o_proj(after(x)), peer(x)[0])
     same(after.o_proj(after(x, mask=mask)), peer(x, mask)[0])
