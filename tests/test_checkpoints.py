@@ -1,4 +1,4 @@
-"""docs/checkpoints.md: each block loads the weights of a host's own code, and each line computes what that code does."""
+"""docs/checkpoints.md: each block loads weights of a host's own code, and each line computes what that code does."""
 
 import copy
 import math
