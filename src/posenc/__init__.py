@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers that read an installed
     from posenc.registry import register as register
     from posenc.rephasing import move_keys as move_keys
     from posenc.rephasing import rephase as rephase
+    from posenc.verify.identity.identify import identify as identify
 
 _HOMES = {
     "attention": "attend explain",
@@ -65,6 +66,7 @@ _HOMES = {
     "piecewise": "Piecewise",
     "rephasing": "move_keys rephase",
     "registry": "Card Dims card create names register",
+    "verify.identity.identify": "identify",
 }
 _MODULES = [
     "character",
