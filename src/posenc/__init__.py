@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers that read an installed
     from posenc.registry import register as register
     from posenc.rephasing import move_keys as move_keys
     from posenc.rephasing import rephase as rephase
+    from posenc.verify.identity.identify import identify as identify
 
 _HOMES = {
     "attention": "attend explain",
@@ -66,6 +67,7 @@ _HOMES = {
     "piecewise": "Piecewise",
     "rephasing": "move_keys rephase",
     "registry": "Card Dims card create names register",
+    "verify.identity.identify": "identify",
 }
 _MODULES = [
     "character",

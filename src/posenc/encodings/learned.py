@@ -126,6 +126,28 @@ class Learned(Additive):
         twin.max_len = max_len
         return twin
 
+    def cropped(self, max_len: int) -> "Learned":
+        """Return the table of the first positions, such as nanoGPT's crop_block_size makes for a shorter model.
+
+        The rows of the offset stay, and the tables share nothing.
+
+        Raises:
+            ValueError: max_len is below 1 or above the number of positions.
+
+        >>> table = Learned(d_model=4, max_len=8, offset=2)
+        >>> bool((table.cropped(3).weight == table.weight[:5]).all())
+        True
+        """
+        self._count(max_len=max_len)
+        if max_len > self.max_len:
+            raise ValueError(
+                f"{self.name}: cropped keeps at most the table's own {self.max_len} positions; got max_len={max_len}. "
+                "`resized` makes a longer table."
+            )
+        twin = with_table(self, self.weight.detach()[: self.offset + max_len].clone())
+        twin.max_len = max_len
+        return twin
+
     def reset_parameters(self) -> None:
         """Draw the table from N(0, init_std); the row for padding is zero."""
         nn.init.normal_(self.weight, std=self.init_std)
