@@ -110,7 +110,7 @@ _NEAR = 0.75  # similarity from which one word counts as a misspelling of anothe
 # common names for the layout of sinusoids: sines and cosines in two blocks or alternating, either of them first
 _SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
 _WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|^_?cos")
-# the parts of a sinusoid's variant
+# known parts of a sinusoid's variant; any other leaves open which formula is right
 FORMULAS = (
     "paper vaswani original standard transformer tensor2tensor t2t fairseq m2m100 detr maskformer loftr mae vit moco "
     "xl normalised unnormalised"

@@ -14,6 +14,7 @@ _IN_BLOCKS = {*_HALF_MINUS_ONE, "mae", "moco", "vit", "xl"}  # all sines first, 
 _PADDED = {"fairseq", "m2m100"}  # count from padding_idx + 1
 _DETR = {"detr", "maskformer"}
 _IMAGES_IN_BLOCKS = {"mae", "moco"}  # in each axis
+_VARIANTS = {*FORMULAS.split()}
 _ROWS_FIRST = re.compile(r"(yx|hw|ij|rows?|heights?|y|h|i)(first|major|col\w*|width)?$")
 _COLUMNS_FIRST = re.compile(r"(xy|wh|ji|col(umn)?s?|widths?|x|w|j)(first|major|row\w*|height)?$")
 _BLOCKS, _WOVEN = re.compile("half|halves|block|concat|split"), re.compile("interleav|alternat|woven|sin|cos")
@@ -56,10 +57,10 @@ def _variant(spec: Mapping[str, Any]) -> set[str]:
     """Return the names in a variant, such as "detr" and "normalised"."""
     said = str(spec.get("variant") or "")
     names = set(re.findall("[a-z0-9]+", said.lower().replace("z", "s")))
-    if unknown := names - {*FORMULAS.split()}:
+    if unknown := names - _VARIANTS:
         raise ValueError(
             f"verify: variant cannot be {said[:60]!r} of a sinusoid: {min(unknown)!r} is unknown. Use one of "
-            f"{', '.join(sorted(FORMULAS.split()))}, or two of them, as in 'detr_normalised'."
+            f"{', '.join(sorted(_VARIANTS))}, or two of them, as in 'detr_normalised'."
         )
     return names
 
