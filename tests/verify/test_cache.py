@@ -335,6 +335,9 @@ def test_steps_far_into_a_text(change, behind, name, says, monkeypatch):
         (lambda: like(beyond=staticmethod(lambda p: p / 2))(), ROPE, "rope.decode.other_rule"),
         (lambda: like(beyond=staticmethod(lambda p: -p))(), ROPE, "rope.decode.other_rule"),
         (lambda: Other("learned", "nowhere"), {**OPEN, "encoding": "learned"}, "learned.decode.not_applied"),
+        (lambda: Other("learned", "twice"), {**OPEN, "encoding": "learned"}, "learned.decode.other_code"),
+        (lambda: Other("learned", "tokens"), {**OPEN, "encoding": "learned"}, "decode.input"),
+        (lambda: Other("alibi", "scale"), {**OPEN, "encoding": "alibi"}, "decode.scale"),
         (lambda: like(window=6, kept=6)(), {**CHUNKED, "window": 6}, "pass"),
         (lambda: like(window=7, kept=7)(), {**CHUNKED, "window": 6}, "decode.window.single_pass"),
         (Model, {**CHUNKED, "window": 6}, "decode.window.single_pass"),
@@ -354,15 +357,17 @@ class Other(Model):
         self.how, self.table = how, nn.Parameter(torch.randn(1100, 32) * (how == "learned"))
 
     def forward(self, x, cache=None):
-        past = 0 if cache is None or self.fault else cache["seen"]
-        code = self.table[past : past + x.shape[1]] * (cache is None or self.fault != "nowhere")
-        return super().forward(x + code, cache)
+        past = 0 if cache is None or self.fault == "from zero" else cache["seen"]
+        code, steps = self.table[past : past + x.shape[1]], cache is not None
+        code = code * {"nowhere": 0, "twice": 2}.get(self.fault, 1) if steps else code
+        return super().forward(x * (2 if steps and self.fault == "tokens" else 1) + code, cache)
 
     def attend(self, q, k, v, first):
         at = apart(q, k)
-        counted = at - at.min() + 1 - at.shape[1] if self.fault else at
+        counted = at - at.min() + 1 - at.shape[1] if self.fault == "from zero" else at
         bias = -0.3 * counted.abs() * (self.how == "alibi")
-        return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(at < 0, -math.inf))
+        scale = 1.0 if self.fault == "scale" and not first else None
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(at < 0, -math.inf), scale=scale)
 
 
 @pytest.mark.parametrize(("how", "name"), [("learned", "offset_ignored"), ("alibi", "query_from_zero")])

@@ -11,10 +11,11 @@ from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import cache_table
 from posenc.verify.families.cache_runs import BATCH, HALF, PARTS, STEPS, TOKENS, Bench
-from posenc.verify.families.cache_watch import CUT, MASKS, SHORT, Mask, Shown, mask, same_scores, windows
+from posenc.verify.families.cache_watch import CUT, MASKS, SHORT, Mask, Shown, first_scores, mask, windows
 from posenc.verify.guard import NotAnsweredError, SubjectError
 
 FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
+ADDED = ("sinusoidal", "learned")
 OUTPUTS, FAR, MASK, SCORES = "outputs", "far", "mask", "scores"
 SINGLE = ((4, 1, 1, 1, 1, 1), (1, 1, 1, 1, 1, 1), (5, 1, 1, 1, 1, 1, 1), (8, 1, 1, 1, 1))
 SEVERAL = ((5, 3, 4, 2), (3, 3, 3, 3), (2, 6, 3))
@@ -187,24 +188,30 @@ class Cached(Family):
 
     def _rule(self) -> str:
         """Return that steps encode distances otherwise than a single pass, or do not encode them."""
-        for s in (s for s in self.scores if self.tables is not None and s.case.args == SINGLE[1]):
-            how = self.tables.rule(s.value, s.case.args)
+        steps = next((s for s in self.scores if s.case.args == SINGLE[1]), None)
+        if self.tables is not None and steps is not None and (how := self.tables.rule(steps.value, SINGLE[1])):
             lost = "bias_dropped" if self.encoding in cache_table.BIASES else "not_applied"
-            return {"distance": "decode.other_rule", "constant": f"decode.{lost}"}.get(how, "")
-        return ""
+            return "decode.other_rule" if how == "distance" else f"decode.{lost}"
+        return "decode.other_code" if self.encoding in ADDED and not self.b.same_zeros() else ""
 
     def _of_contents(self, largest: float) -> Fault | None:
         """Return what is wrong with the contents of a cache, if positions and masks are right."""
         if largest < HALF and (half := self.b.rounded()):
             return Fault("decode.cache.rounded", {}, {"dtype": half})
+        if self.encoding in ADDED and MASK not in self.wrong and self.b.same_zeros():
+            return Fault("decode.input")
         if self.wrong & {MASK, SCORES}:
             return None
         if self.b.rows_share():
             return Fault("decode.cache.rows_share")
         try:
-            return Fault("decode.cache.values") if same_scores(self.b, STEPS[0]) else None
+            how = first_scores(self.b, STEPS[0])
         except SubjectError:
             return None
+        if how == "scaled":
+            words = "after the first call q.k has another scale than in a single pass, next to the same bias"
+            return Fault("decode.scale", {}, {"message": words})
+        return Fault("decode.cache.values") if how else None
 
     def _branch(self, seen: Sequence[Seen]) -> str:
         """Return a name if single tokens are right and several wrong, or the reverse."""

@@ -107,6 +107,12 @@ class Bench:
         rows = zip(self.x.split(1), self.full.split(1), strict=True)
         return all(float(self.errors(x, STEPS[0], full).max()) <= self.tolerance for x, full in rows)
 
+    def same_zeros(self) -> bool:
+        """Return whether steps over tokens of zeros, to which only positions are added, are right."""
+        x = torch.zeros_like(self.x)
+        full = self.run(x)
+        return bool(full.any()) and float(self.errors(x, STEPS[0], full).max()) <= self.tolerance
+
     def rounded(self) -> str:
         """Return the half precision to which a tensor of the cache is rounded, if tokens are not."""
         parts = dict[int, Any]()

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from posenc.verify.engine.read import rowless
 from posenc.verify.engine.records import Array
 from posenc.verify.families.cache_runs import TOKENS, Bench, run
 from posenc.verify.guard import SubjectError
@@ -115,16 +116,25 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
     return seen
 
 
-def same_scores(b: Bench, chunks: Sequence[int]) -> bool:
-    """Return whether the first layer's scores of different tokens are those of a single pass."""
+def first_scores(b: Bench, chunks: Sequence[int]) -> str:
+    """Return how the first layer's scores of different tokens are: "same" as in a single pass, or q.k "scaled"."""
     calls, (whole,) = watch(b.subject, b.x[:1], chunks), watch(b.subject, b.x[:1], (TOKENS,))
     if not whole or not all(calls):
-        return False
+        return ""
+    pairs: list[tuple[Array, Array]] = []  # of each call: what its scores have more, and q.k, without row constants
     for (look, *_), end, new in zip(calls, np.cumsum(chunks), chunks, strict=True):
-        got, wanted = look.scores, whole[0].scores[:, end - new : end, :end]
-        if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=1e-4, atol=b.tolerance, equal_nan=True):
-            return False
-    return True
+        full = whole[0].scores[:, end - new : end, :end]
+        every = full if whole[0].product is None else whole[0].product[:, end - new : end, :end]
+        shown = full.isfinite().numpy()
+        if look.scores.shape != full.shape or (look.scores.isfinite().numpy() != shown).any():
+            return ""
+        pairs.append((rowless((look.scores - full).numpy(), shown), rowless(every.numpy(), shown)))
+    more, product = (np.concatenate([t.ravel() for t in some]) for some in zip(*pairs[1:], strict=True))
+    allowed = b.tolerance * max(1.0, float(np.abs(product).max()))
+    if max(float(np.abs(t).max()) for t, _ in pairs) <= allowed:
+        return "same"
+    off = more - (more @ product) / max(product @ product, 1e-30) * product
+    return "scaled" if float(np.abs(off).max()) <= allowed else ""
 
 
 def windows(b: Bench, window: int) -> set[int]:
