@@ -447,7 +447,9 @@ PLANS = {
 }
 
 
-def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=False, whole=torch.Tensor.long):
+def build(
+    after="all_axes", time=lambda t, step, begin: int(t * step), flip=False, whole=torch.Tensor.long, stride=1, at=1
+):
     """Return positions(segments, time_steps) as a processor writes it, token by token."""
 
     def positions(segments, time_steps):
@@ -459,9 +461,15 @@ def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=Fals
                 continue
             step, (frames, h, w) = next(steps), part
             times = [time(t, step, begin) for t in range(frames)]
-            sides = [(y, x) if not flip else (x, y) for y in range(h) for x in range(w)]
-            tokens += [[begin + t, begin + y, begin + x] for t in times for y, x in sides]
-            begin += max(times[-1] + 1, h, w) if after == "all_axes" else max(h, w) if after == "sides" else 1
+            sides = [(stride * y, stride * x)[:: -1 if flip else 1] for y in range(h) for x in range(w)]
+            tokens += [[at * begin + t, at * begin + y, at * begin + x] for t in times for y, x in sides]
+            largest = max(times[-1], *map(max, sides))
+            begin = {
+                "all_axes": max(begin, at * begin + largest + 1),
+                "two": begin + largest + 2,
+                "sides": begin + max(h, w),
+                "one": begin + 1,
+            }[after]
         return whole(torch.tensor(tokens).T)
 
     return positions
@@ -472,6 +480,9 @@ BUILDERS = {
     "sides": (build("sides"), {}, "pass"),
     "the other": (build("sides"), {"next_after": "all_axes"}, "mrope_positions.next_after"),
     "one": (build("one"), {}, "mrope_positions.after_picture"),
+    "two": (build("two"), {}, "mrope_positions.after_picture"),
+    "patches": (build(stride=2), {}, "mrope_positions.not_merged"),
+    "at 0": (build(at=0), {}, "mrope_positions.start"),
     "step floored": (build(time=lambda t, s, b: t * int(s)), {}, "mrope_positions.time_step"),
     "rounded": (build(time=lambda t, s, b: round(t * s)), {}, "mrope_positions.time_step"),
     "start too": (build(time=lambda t, s, b: int((b + t) * s) - b), {}, "mrope_positions.time_step"),

@@ -51,6 +51,7 @@ AFTERS = {  # where the part after an image starts
     "tokens": "the number of tokens before it",
     "one": "one after its start",
     "largest": "its largest position, not one more",
+    "two": "two after its largest position",
     "halves": "as if each side had half as many cells",
 }
 
@@ -76,7 +77,14 @@ class Builder(Family):
             raise ValueError(f"verify: next_after must be one of {', '.join(AFTER)}; got {after!r:.60}.")
         self.open = after is None
         self.definition = f"mrope_positions {after or AFTER[0]}"
-        self.truth = {"after": after or AFTER[0], "step": "", "cells": "rows", "exchanged": False, "start": 0}
+        self.truth = {
+            "after": after or AFTER[0],
+            "step": "",
+            "cells": "rows",
+            "exchanged": False,
+            "start": 0,
+            "stride": 1,
+        }
         self.truth |= {"placed": (1, 1, 1), "text": (1, 1, 1)}  # axes to which the start is added
 
     def cases(self) -> Iterator[Case]:
@@ -106,12 +114,13 @@ class Builder(Family):
             rule = STEPS.get(model["step"])
             times = rule(frames, step, begin) if rule else np.floor(_product(frames, step))
             grid = np.indices(sides[::-1])[::-1] if model["cells"] == "columns" else np.indices(sides)
-            cells = grid.reshape(2, -1)[:: -1 if model["exchanged"] else 1]
+            cells = model["stride"] * grid.reshape(2, -1)[:: -1 if model["exchanged"] else 1]
             ways: tuple[Any, Any] = (np.repeat, np.tile)
             outer, inner = reversed(ways) if model["cells"] == "frames" else ways
             block = np.stack((outer(times, math.prod(sides)), *(inner(axis, len(times)) for axis in cells)))
             columns.append(begin * np.array(model["placed"])[:, None] + block)
             ends = {"all_axes": columns[-1].max() + 1, "sides": begin + max(sides), "one": begin + 1}
+            ends |= {"so_far": max(c.max() for c in columns) + 1, "two": columns[-1].max() + 2}
             ends |= {"largest": columns[-1].max(), "halves": begin + max(times[-1] + 1, *(-(-n // 2) for n in sides))}
             begin = {**ends, "tokens": float(sum(c.shape[1] for c in columns))}[model["after"]]
         return np.concatenate(columns, 1)
@@ -136,6 +145,8 @@ class Builder(Family):
             yield Fault("mrope_positions.cell_order", {"cells": cells}, {"words": words})
         for placed, words in PLACED.items():
             yield Fault("mrope_positions.start", {"placed": placed}, {"words": words})
+            yield Fault("mrope_positions.start", {"placed": placed, "after": "so_far"}, {"words": words})
+        yield Fault("mrope_positions.not_merged", {"stride": 2})
         yield Fault("mrope_positions.text_axes", {"text": (1, 0, 0)})
         for after, words in AFTERS.items():
             yield Fault("mrope_positions.after_picture", {"after": after}, {"words": words})
