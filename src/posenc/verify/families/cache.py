@@ -148,10 +148,9 @@ class Cached(Family):
         for s in (s for s in self.scores if s.case.args == SINGLE[2]):
             scale = self.tables.scale(s.value, s.case.args)
             place = replace(cache_table.RIGHT, scale=scale)
-            found = {"factor": f"{scale:.5g}"}
-            if self.encoding in cache_table.BIASES:  # q.k of equal tokens is the same for all keys
-                found["message"] = f"after the first call the bias is {scale:.5g} times that of a single pass"
-            yield Fault("decode.scale", {"place": place}, found)
+            # scores of equal tokens differ by the bias only
+            what = "scores, or only their biases," if self.encoding in cache_table.BIASES else "scores"
+            yield Fault("decode.scale", {"place": place}, {"what": what, "factor": f"{scale:.5g}"})
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Keep the scores, from which a factor is measured."""
