@@ -264,3 +264,11 @@ def test_encodings_of_layers_warn_of_what_inspect_does(source):
     assert len(caught) == len(stated) > 0
     assert all(text in str(one.message) for text, one in zip(stated, caught, strict=True))
     assert {one.filename for one in caught} == {__file__}
+
+
+@pytest.mark.parametrize(
+    "listed", [{"layers_block_type": ["mamba", "moe", "attention"]}, {"hybrid_override_pattern": "ME*"}]
+)
+def test_nemotron_h_lists_its_layers_without_their_number(listed):
+    (layer,) = inspection.inspect({"model_type": "nemotron_h", **listed})["layers"]
+    assert (layer["encoding"], layer["count"]) == ("nope", 3)
