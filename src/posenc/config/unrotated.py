@@ -103,7 +103,9 @@ def _whole(fields: Mapping[str, Any], *keys: str, default: int | None = None, hi
 
 
 def _depth(fields: Mapping[str, Any]) -> int:
-    return _whole(fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers", high=10_000)
+    listed = fields.get("layers_block_type") or fields.get("hybrid_override_pattern")  # Nemotron-H's, without a number
+    n = len(listed) if isinstance(listed, list | str) else None
+    return _whole(fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers", default=n, high=10_000)
 
 
 def _heads(fields: Mapping[str, Any]) -> int:
