@@ -112,6 +112,7 @@ def values_of(word: str, convention: str = "") -> str:
         "variant": [*specs.FORMULAS.split(), *values.allowed("variant", "bias_fn")[0]],
         "order": ("xy", "yx", "any"),
         "ladder": pictures.LADDERS,
+        "coordinates": pictures.COORDINATES,
         "next_after": builders.AFTER,
         "interpolation": trained.STRETCHED if convention == "additive_module" else (*RULES_2D, "or a dict of mode, .."),
     }
