@@ -12,7 +12,6 @@ import torch
 
 from posenc import config
 from posenc.config.axes import axes_of_pairs
-from posenc.definitions import frequencies as defined
 from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen, precision
 from posenc.verify.engine.judge import explains
@@ -177,7 +176,9 @@ class Angles(Family):
         freq = precision.rounded(freq, model["round_frequencies"])
         where = precision.rounded(self.coordinates(model, case), model["round_positions"])
         cut = model["round_product"]
-        angles = {id(a): model["sign"] * precision.rounded(where[:, a] * freq, cut) for a in (axes, *(model["cut"] or ()))}
+        angles = {
+            id(a): model["sign"] * precision.rounded(where[:, a] * freq, cut) for a in (axes, *(model["cut"] or ()))
+        }
         return tuple(angles[id(a)] for a in model["cut"] or (axes,) * 4)
 
     def predict(self, model: Model, case: Case) -> Array:
@@ -218,10 +219,6 @@ class Angles(Family):
     def faults(self) -> Iterator[Fault]:
         """Yield rounded or ignored positions, ends of tables, other exponents, and the bases of other models."""
         yield from precision.faults(self.word, ("positions", "frequencies", "product"))
-        for how, pos in IGNORED.items():
-            yield Fault("positions.given_ignored", {"pos": pos}, {"how": how})
-        for words, pos in POSITIONS.items():
-            yield Fault(f"{self.word}.table.wraps", {"pos": pos}, {"words": words})
         for base in (base for base in (*BASES, *OF_PICTURES) if base != self.base):
             values: dict[str, Any] = {"base": base, "asked": self.base}
             if isinstance(self.base, tuple):
@@ -232,6 +229,10 @@ class Angles(Family):
         for power, how in powers.items():
             change = {"base": np.asarray(self.base) ** float(power)}
             yield Fault(f"{self.word}.frequency.exponents", change, {"how": how})
+        for how, pos in IGNORED.items():
+            yield Fault("positions.given_ignored", {"pos": pos}, {"how": how})
+        for words, pos in POSITIONS.items():
+            yield Fault(f"{self.word}.table.wraps", {"pos": pos}, {"words": words})
 
     def other_speeds(self, code: str, freq: Array, **words: str) -> Fault:
         """Return the fault of pairs at the wrong speeds, which names the one with the largest error."""
@@ -363,7 +364,9 @@ class MRope(Angles):
         """Return the angles of some position ids; of turned ones against the angles at the origin."""
         ids = torch.from_numpy(case.args[0].astype(np.int64).T.copy())
         if case.kind == "rows":
-            found = guard.shaped(guard.call(fresh(subject), ids.flip(1), what=case.words), (ids.shape[1], self.n), case.words)
+            found = guard.shaped(
+                guard.call(fresh(subject), ids.flip(1), what=case.words), (ids.shape[1], self.n), case.words
+            )
             return Seen(case, found.detach().double().numpy()[::-1] - self.origin)
         found = guard.shaped(guard.call(fresh(subject), ids, what=case.words), (ids.shape[1], self.n), case.words)
         keeps_nothing(subject, (ids.flip(1),), (ids,), found, case.words)
@@ -454,15 +457,15 @@ class MRope(Angles):
 
     def _scalings(self) -> Iterator[Fault]:
         """Yield a missing scaling, one over another width, and the known faults of scalings of one axis."""
-        asked, over, i = self.asked, {"over": "the whole head"}, np.arange(self.n)
+        asked, over = self.asked, {"over": "the whole head"}
         said = {"scaling": asked.scaling, "base": asked.base}
         if asked.scaling != "default":
             unscaled, right = speeds(self.ladder, self.axes, self.base), self.layout(self.truth)[1]
             for few in range(1, len(self.section)):
                 for some in combinations(range(len(self.section)), few):
                     words = f"the scaling {asked.scaling!r} is not applied to {', '.join(self.names[a] for a in some)}"
-                    change = {"freq": np.where(np.isin(self.axes, some), unscaled, right)}
-                    yield Fault("rope.config.scaling_ignored", change, {"message": words})
+                    freq = np.where(np.isin(self.axes, some), unscaled, right)
+                    yield Fault("rope.config.scaling_ignored", {"freq": freq}, {"message": words})
         if self.ladder != "shared":
             if asked.scaling != "default":
                 yield Fault("rope.config.scaling_ignored", {"freq": unscaled, "gain": 1.0}, said)
@@ -475,20 +478,13 @@ class MRope(Angles):
             yield self.other_speeds("width", wide[: self.n], **over)
         if asked.scaling == "default":
             return
-        plain, more = asked.plain(), asked.parameters
+        plain = asked.plain()
         for fault in rotation_faults.faults(asked, {"pairing": "half", "sign": 1.0, "q": {}, "k": {}}, ""):
             change = dict(fault.change)
             if callable(change.get("freq")):
                 change["freq"] = change["freq"](asked.original)
             if set(change) <= {"freq", "gain"} and len(change.get("freq", plain)) == self.n:
                 yield replace(fault, change=change)
-        if asked.scaling == "yarn":
-            usual = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
-            ends: dict[str, Any] = {key: more.get(key, value) for key, value in usual.items()}
-            ends |= {"base": asked.base, "original_max_len": asked.original}
-            low, high = defined.yarn_bounds(width=asked.head_dim, **ends)
-            ramp = np.clip((i - low) / (high - low or 0.001), 0, 1)
-            yield self.other_speeds("width", plain * (1 - ramp) + plain / asked.factor * ramp, **over)
 
     def _follow(self, code: str, axes: Any, words: str, made: Any = None) -> Fault:
         """Return the fault of pairs that follow the wrong axes, which names the first one."""
@@ -562,7 +558,7 @@ class MRope(Angles):
         return Fault("mrope.config.theta_not_read", {"base": bases}, values)
 
     def _moved(self, near: Seen, model: Model) -> tuple[Array, Array, Any]:
-        """Return the angles of a step along each axis, the right ones, and the axis of each pair (-1: none, -2: more)."""
+        """Return the angles of a step along each axis, the right ones, and each pair's axis (-1: none, -2: more)."""
         steps = self.angles(near, model)[1 : 1 + len(self.section)]
         right = np.abs(self.layout(self.truth)[1])
         moved = (np.abs(steps) > 1e-6 + CLOSE * right).sum(0)
@@ -574,7 +570,9 @@ class MRope(Angles):
         if self.ladder != "axis" or not explains(self, {**self.truth, "axes": follows, "made": follows}, [near]):
             return None
         cut = [int((follows == axis).sum()) for axis in range(len(self.section))]
-        return self._follow("section_order", follows, f"the axes have {cut} pairs, not {list(self.section)}", made=follows)
+        return self._follow(
+            "section_order", follows, f"the axes have {cut} pairs, not {list(self.section)}", made=follows
+        )
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return pairs that do not rotate, the pair that follows the wrong axis, or the one at the wrong speed."""

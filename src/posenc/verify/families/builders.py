@@ -116,7 +116,11 @@ class Builder(Family):
             block = np.stack((outer(times, math.prod(sides)), *(inner(axis, len(times)) for axis in cells)))
             columns.append(begin * np.array(model["placed"])[:, None] + block)
             ends = {"all_axes": columns[-1].max() + 1, "sides": begin + max(sides), "one": begin + 1}
-            ends |= {"largest": columns[-1].max(), "last": columns[-1].max(), "halves": begin + max(times[-1] + 1, *(-(-n // 2) for n in sides))}
+            ends |= {
+                "largest": columns[-1].max(),
+                "last": columns[-1].max(),
+                "halves": begin + max(times[-1] + 1, *(-(-n // 2) for n in sides)),
+            }
             begin = {**ends, "tokens": float(sum(c.shape[1] for c in columns))}[model["after"]]
         return np.concatenate(columns, 1)
 

@@ -16,8 +16,6 @@ from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import unrotated
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families.axes import FAR, LADDERS, Angles, MRope, keeps_nothing, places, shares, speeds
-from posenc.verify.guard import SubjectError
-from posenc.verify.report import Cause
 
 SIZES = ((3, 5), (4, 2), (1, 6), (7, 1), (4, 6), (19, 40), (70, 3))
 TURNED = SIZES[0][::-1]  # as many patches as in the first one
@@ -298,8 +296,8 @@ class OfVectors(Angles):
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return rotated queries and keys, (2, heads, tokens, head_dim); for "grad", two gradients."""
         places = torch.from_numpy(case.args[0].astype(np.int64))
-        positions, found, graded = torch.stack((places, places.flip(0))), [], case.kind == "grad"
-        turned = case.kind == "rows"
+        positions, found = torch.stack((places, places.flip(0))), list[Array]()
+        graded, turned = case.kind == "grad", case.kind == "rows"
         for vector in (self.q, self.k):
             x = vector[..., None, :].expand(2, -1, len(places), -1).contiguous().requires_grad_(graded)
             y = guard.call(fresh(subject), x, positions, what=case.words, grad=graded)
@@ -314,7 +312,7 @@ class OfVectors(Angles):
         return Seen(case, np.stack(found), eps)
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return rotated queries and keys; for "grad" their gradients, which are the vectors themselves."""
+        """Return rotated queries and keys; for "grad" the gradients of half their squares."""
         angles = self.rotated_by(model, case)
         a, b = self._pairs(model)
         if model["tables"]:
@@ -323,18 +321,19 @@ class OfVectors(Angles):
                 number[lanes] = np.arange(self.n)
             angles = tuple(t[:, number[lanes]] for t, lanes in zip(angles, (a, a, b, b), strict=True))
         y = np.repeat(torch.cat((self.q, self.k)).double().numpy()[:, :, None], len(angles[0]), 2)
-        gain = model["gain"] * (model["gain"] if case.kind == "grad" else 1.0)
-        if case.kind == "grad":
-            y[..., [*a, *b]] *= gain
-            return y
         with np.errstate(invalid="ignore"):  # float16 does not hold all positions
             cosine, minus, sine, other = (
-                gain * wave(angle) for wave, angle in zip((np.cos, np.sin, np.sin, np.cos), angles, strict=True)
+                model["gain"] * wave(angle)
+                for wave, angle in zip((np.cos, np.sin, np.sin, np.cos), angles, strict=True)
             )
-            minus = -minus if model["form"] == "same" else minus
+            minus = minus if model["form"] == "same" else -minus
+            if model["form"] == "first":  # the second dimension is computed from the first one after that was rotated
+                sine, other = cosine * sine, minus * sine + other
             first, second = y[..., a], y[..., b]
-            y[..., a] = first * cosine - second * minus
-            y[..., b] = (y[..., a] if model["form"] == "first" else first) * sine + second * other
+            y[..., a], y[..., b] = first * cosine + second * minus, first * sine + second * other
+        if case.kind == "grad":
+            first, second = y[..., a], y[..., b]
+            y[..., a], y[..., b] = first * cosine + second * sine, first * minus + second * other
         if case.kind == "rows":
             y[0] = self.predict(model, replace(case, kind="near"))[0]
         return y

@@ -105,7 +105,7 @@ def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask, *, alike:
     parts = []
     for positions, wanted in calls(convention, ask):
         pos = torch.tensor(positions)
-        first = x[:ask.behind]
+        first = x[: ask.behind]
         given = torch.cat((first, x))[:, None, None].to(getattr(torch, ask.dtype)).expand(-1, ask.heads, len(pos), -1)
         size = 2.0 ** (torch.arange(ask.heads * len(pos)) % 7 * ask.sized).view(-1, len(pos), 1).to(given.dtype)
         pos = torch.stack((pos, pos.flip(0))) if ask.rows else pos
@@ -243,13 +243,17 @@ def _lengths(family: "Rotation") -> Iterator[Case]:
     lengths = [2 * longest] if asked.scaling != "default" and trained is None else []
     if trained is not None:
         lengths = [n for n in (trained, trained + 1, 2 * trained, longest) if trained <= n <= longest]
+        if asked.scaling == "dynamic" and not asked.max_positions:  # also beyond factor times the trained length
+            lengths.append(int(2 * asked.factor * trained))
     for n in dict.fromkeys(n for n in lengths if n <= LONGEST):
         whole = Ask(doubling(n, n - 2, n - 1), whole=True)
         yield Case("wide", (whole,), f"a text of {n:,} tokens", optional=trained is None)
         if trained is not None and n > max(trained + 1, 8) and family.reach != "start":
             yield Case("tail", (Ask(tuple(range(n - 8, n))),), f"the last 8 tokens of {n:,}")
             if family.convention == "hf_rope":
-                yield Case("behind", (Ask(tuple(range(n - 8, n)), behind=True),), f"a row of {n:,} tokens after a short one")
+                yield Case(
+                    "behind", (Ask(tuple(range(n - 8, n)), behind=True),), f"a row of {n:,} tokens after a short one"
+                )
     if asked.scaling == "dynamic" and asked.original <= LONGEST // 4:
         yield Case("heads", (Ask((0, 1, 2), heads=2 * asked.original),), f"{2 * asked.original} heads")
 

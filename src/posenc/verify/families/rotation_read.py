@@ -203,9 +203,9 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
         return Fault("xpos.scale.mismatch" if is_right else family.mismatch)
     if np.abs(q - k).max() > CLOSE:
         off = [np.abs(z - want * angles).max() > 4 * CLOSE for z in (q, k)]
-        values = {"side": "queries" if off[0] else "keys", "why": family.mismatch}
         both = {"message": "queries and keys are rotated by different angles, and both are wrong"}
-        return Fault("rope.side.differ", {}, both if all(off) else values)
+        one = {"side": "queries" if off[0] else "keys", "why": family.mismatch}
+        return Fault("rope.side.differ", {}, both if all(off) else one)
     if not _stands(family, by_kind["near"], {**model, "freq": found, "gain": gain}):
         return Fault(family.mismatch)
     if abs(gain - want) > CLOSE:
@@ -219,5 +219,5 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
     if base is not None and abs(found[0] - 1) < 1e-4:
         used, right = known(base), base_of(freq, asked.rotary_dim) or asked.base
         return Fault("rope.frequency.base", {}, {"used": base if used == right else used, "asked": right})
-    values = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair])}
+    values: dict[str, Any] = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair])}
     return Fault("rope.frequency.mismatch", {}, values)
