@@ -62,6 +62,15 @@ class Sines(nn.Module):
         self.register_buffer("pe", torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, None])
 
 
+class Axes(nn.Module):
+    """The widths and the base of a diffusion model's axes."""
+
+    def __init__(self, name, widths, theta):
+        super().__init__()
+        setattr(self, name, widths)
+        self.theta = theta
+
+
 class Turning(nn.Module):
     """A rotation without a buffer, as a method."""
 
@@ -77,6 +86,7 @@ def circles(*widths, rows=40, base=10000.0):
     return torch.polar(torch.ones(rows, sum(widths) // 2), torch.cat(each, 1))
 
 
+WAN = circles(44, 42, 42)
 ANGLES, CELL = torch.arange(300)[:, None] * ladder(64), torch.arange(40)
 PLAIN = "RoPE(head_dim=64, base=500000.0)"
 MODULES = {
@@ -111,8 +121,20 @@ MODULES = {
         "RoPE(head_dim=64, inv_freq=lambda k: -(10000.0 ** (-2 * k / 64)))",
     ),
     "wan": (
-        lambda: Tables(freqs=circles(44, 42, 42)),
+        lambda: Tables(freqs=WAN),
         "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')",
+    ),
+    "wan of diffusers": (
+        lambda: Tables(freqs_cos=WAN.real.repeat_interleave(2, 1), freqs_sin=WAN.imag.repeat_interleave(2, 1)),
+        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')",
+    ),
+    "flux": (
+        lambda: Axes("axes_dim", [16, 56, 56], 10_000),
+        "AxialRoPE(head_dim=128, widths=(16, 56, 56), base=10000.0, pairing='interleaved')",
+    ),
+    "hunyuan video": (
+        lambda: nn.Sequential(Axes("rope_dim", (16, 56, 56), 256.0)),
+        "AxialRoPE(head_dim=128, widths=(16, 56, 56), base=256.0, pairing='interleaved')",
     ),
     "sam 2, memory": (
         lambda: Tables(freqs_cis=torch.cat((circles(32)[CELL % 5], circles(32)[CELL // 5]), 1)),

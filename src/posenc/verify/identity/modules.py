@@ -26,6 +26,7 @@ from posenc.verify.identity.lines import Code, call, line_of, unless
 from posenc.verify.identity.rules import fit
 
 HEADS = "num_heads n_heads n_head heads num_attention_heads nheads"
+AXES = "axes_dim axes_dims axes_dims_rope rope_axes_dim rope_dim_list rope_dim"  # of each axis, in diffusion models
 HEAD_DIM = "head_dim head_size attention_head_size dim_head d_kv d_k"
 NEAR = 2e-3  # tables of sines whose angles, up to thousands of radians, are in float32
 BARE = "pairing and direction, which a buffer does not show: half and counterclockwise are assumed; compare outputs"
@@ -65,7 +66,7 @@ class Held:
 
 def read(module: nn.Module, head_dim: int | None = None) -> dict[str, Identification]:
     """Return what the tensors of a module are, by path; those that repeat in numbered layers once."""
-    found: dict[str, Identification] = {}
+    found = {path: one for path, part in module.named_modules() if (one := _of_widths(part)) is not None}
     first: dict[str, Held] = {}
     for held in _tensors(module, "", ()):
         path = re.sub(r"(?<![^.])\d+(?![^.])", "*", held.path)
@@ -91,6 +92,16 @@ def _tensors(owner: nn.Module, path: str, around: tuple[nn.Module, ...]) -> Iter
     for name, child in owner._modules.items():
         if child is not None and not isinstance(child, Encoding):
             yield from _tensors(child, f"{path}{name}.", (owner, *around))
+
+
+def _of_widths(module: nn.Module) -> Identification | None:
+    """Read the rotation of a diffusion model, which holds the widths of its axes and no tables."""
+    widths = next((vars(module)[name] for name in AXES.split() if name in vars(module)), None)
+    base = next((vars(module)[name] for name in ("theta", "rope_theta", "base") if name in vars(module)), None)
+    if not isinstance(widths, (list, tuple)) or len(widths) < 2 or not isinstance(base, (int, float)):
+        return None
+    own = {"widths": tuple(widths), "base": float(base), "pairing": "interleaved"}
+    return Identification("module", "table", line=call("AxialRoPE", head_dim=sum(widths), **own))
 
 
 def of_methods(module: nn.Module, head_dim: int | None) -> Identification | None:
