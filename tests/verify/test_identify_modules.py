@@ -18,6 +18,8 @@ from transformers.models.cohere.modeling_cohere import CohereRotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.sam2.configuration_sam2 import Sam2PromptEncoderConfig
 from transformers.models.sam2.modeling_sam2 import Sam2PositionalEmbedding
+from transformers.models.vit_mae.modeling_vit_mae import ViTMAEEmbeddings
+from transformers.models.whisper.modeling_whisper import sinusoids
 from x_transformers import x_transformers as xt
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}
@@ -35,6 +37,12 @@ def of(name, **options):
 def llama(**rope):
     parameters = {"rope_type": "default", "rope_theta": 500000.0} | rope
     return LlamaRotaryEmbedding(hf.LlamaConfig(hidden_size=128, num_attention_heads=2, rope_parameters=parameters))
+
+
+def mae():
+    peer = ViTMAEEmbeddings(hf.ViTMAEConfig(hidden_size=32, image_size=20, patch_size=4))
+    peer.initialize_weights()
+    return peer
 
 
 def ladder(width, base=10000.0):
@@ -162,6 +170,15 @@ MODULES = {
         "GaussianFourier(d_model=32, n_axes=2, extent=1.0, matrix=old.positional_embedding)",
     ),
     "vit": (lambda: of("ViT", **SMALL), "Learned2D(d_model=32, height=14, width=14, n_prefix=1)"),
+    "mae": (mae, "SinusoidalND(d_model=32, order='concatenated')  # at positions.grid(5, 5).flip(-1)"),
+    "sam, prompts of the authors": (
+        lambda: Tables(positional_encoding_gaussian_matrix=torch.randn(2, 16)),
+        "GaussianFourier(d_model=32, n_axes=2, extent=1.0, matrix=old.positional_encoding_gaussian_matrix)",
+    ),
+    "whisper, encoder": (
+        lambda: Tables(positional_embedding=sinusoids(50, 16)),
+        "Sinusoidal(d_model=16, order='concatenated', exponent='tensor2tensor')",
+    ),
     "bert": (lambda: of("Bert", **TEXT), "Learned(d_model=32, max_len=512)"),
     "gpt-2": (
         lambda: hf.GPT2Model(hf.GPT2Config(n_embd=32, n_head=2, n_layer=1, vocab_size=9)),
@@ -214,6 +231,22 @@ def test_a_model_has_a_line_for_each_kind_of_module():
 def test_a_buffer_alone_shows_neither_pairing_nor_direction():
     (why,) = posenc.identify(Tables(inv_freq=ladder(64))).unknown
     assert why.startswith("pairing and direction, which a buffer does not show")
+
+
+class Mixed(Tables):
+    """A rotation whose two steps do not pair the same dimensions."""
+
+    def forward(self, x, positions):
+        angles = positions[:, None] * self.inv_freq
+        cos, sin = (f(angles).repeat_interleave(2, -1) for f in (torch.cos, torch.sin))
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def test_a_wrong_rotation_gets_no_line():
+    found = posenc.identify(Mixed(inv_freq=ladder(32)), head_dim=32)
+    assert (found.line, found.pairing) == (None, None)
+    assert any("pairs are not only rotated" in why for why in found.unknown)
 
 
 def test_a_module_without_positions_is_not_named():

@@ -73,14 +73,21 @@ def read(module: nn.Module, head_dim: int | None = None) -> dict[str, Identifica
         reader = next((of for name, of in READERS if re.search(name, held.path)), None)
         if reader is None or (path in first and held.same_as(first[path])):
             continue
-        one = reader(replace(held, width=head_dim))
-        one = Identification("module", "table", line=one) if isinstance(one, str) else one
-        if one is not None and one.line:
-            found |= (
-                {held.path if path in found else path: one} if one.line != getattr(found.get(path), "line", "") else {}
-            )
+        if (one := _by(reader, replace(held, width=head_dim))) is not None and one.line:
             first.setdefault(path, held)
+            if path not in found:
+                found[path] = one
+            elif found[path].line != one.line:
+                found[held.path] = one
     return found
+
+
+def _by(reader: "Reader", held: Held) -> Identification | None:
+    """Return what a reader finds; None if a module of the name is another than it knows."""
+    with suppress(Exception):  # whatever modules of others hold
+        one = reader(held)
+        return Identification("module", "table", line=one) if isinstance(one, str) else one
+    return None
 
 
 def _tensors(owner: nn.Module, path: str, around: tuple[nn.Module, ...]) -> Iterator[Held]:
@@ -132,7 +139,7 @@ def _first_of(subjects: Iterable[tuple[Any, str | None]], head_dim: int | None) 
             fits = [name] if name else conventions.fitting(copy.deepcopy(subject), {"encoding": "rope"})[0]
             if len(fits) == 1 and fits[0] in REACH:
                 found = called(copy.deepcopy(subject), fits[0], head_dim)
-                if found.pairing in ("half", "interleaved") and found.direction:
+                if found.kind == "rotation" and (name is None or found.pairing):  # by name, a wrong call mixes pairs
                     return found
     return None
 
