@@ -89,6 +89,15 @@ class Turning(nn.Module):
         ).flatten(-2)
 
 
+class HeadsFirst(nn.Module):
+    """A rotation of (batch, heads, tokens, dim), as OLMo-core's, which keeps no buffer."""
+
+    def forward(self, q, k):
+        angles = (torch.arange(q.shape[2])[:, None] * ladder(q.shape[-1], 500000.0)).repeat(1, 2)
+        halves = (torch.cat((-b, a), -1) for a, b in (x.chunk(2, -1) for x in (q, k)))
+        return tuple(x * angles.cos() + half * angles.sin() for x, half in zip((q, k), halves, strict=True))
+
+
 def circles(*widths, rows=40, base=10000.0):
     each = [torch.arange(rows)[:, None] * ladder(width, base) for width in widths]
     return torch.polar(torch.ones(rows, sum(widths) // 2), torch.cat(each, 1))
@@ -120,6 +129,7 @@ MODULES = {
         "RoPE(head_dim=64, base=10000.0, pairing='interleaved')",
     ),
     "a method": (Turning, "RoPE(head_dim=64, base=10000.0, pairing='interleaved')"),
+    "olmo-core": (HeadsFirst, PLAIN),
     "torchtitan": (
         lambda: Tables(freqs_cis=circles(64, base=5e5)),
         "RoPE(head_dim=64, base=500000.0, pairing='interleaved')",
@@ -206,7 +216,7 @@ MODULES = {
 def test_the_line_of_an_old_module(name):
     make, line = MODULES[name]
     module = make()
-    found = posenc.identify(module, head_dim=64 if name in ("a method", "lucidrains") else None)
+    found = posenc.identify(module, head_dim=64 if name in ("a method", "lucidrains", "olmo-core") else None)
     assert found.line == f"posenc.{line}"
     assert found.is_known
     assert isinstance(eval(found.line, {"posenc": posenc, "math": math, "old": module}), posenc.Encoding)

@@ -112,10 +112,14 @@ def _of_widths(module: nn.Module) -> Identification | None:
 
 
 def of_methods(module: nn.Module, head_dim: int | None) -> Identification | None:
-    """Return what a rotation among a module's methods computes."""
+    """Return what a rotation among a module's methods computes, or its forward(q, k) if heads come before tokens."""
     own = [name for name in dir(type(module)) if re.search("rot|rope", name, re.IGNORECASE) and name[0] != "_"]
     methods = [getattr(module, name) for name in own if inspect.isroutine(getattr(type(module), name))]
-    return _first_of(((method, None) for method in methods), head_dim)
+
+    def heads_first(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.transpose(1, 2) for x in module(q.transpose(1, 2), k.transpose(1, 2)))
+
+    return _first_of([*((method, None) for method in methods), (heads_first, "bshd_module")], head_dim)
 
 
 def _inv_freq(held: Held) -> Identification:
@@ -128,7 +132,9 @@ def _inv_freq(held: Held) -> Identification:
 
 def _functions(owner: nn.Module) -> list[Callable[..., Any]]:
     """Return the rotations that stand in the file of a module's class, and among its methods."""
-    own = {**vars(sys.modules[type(owner).__module__]), **{name: getattr(owner, name) for name in vars(type(owner))}}
+    file = sys.modules.get(type(owner).__module__)  # none if it was run, not imported
+    own = dict(getattr(type(owner).forward, "__globals__", {}) if file is None else vars(file))
+    own |= {name: getattr(owner, name) for name in vars(type(owner))}
     return [f for name, f in own.items() if re.search("rot|rope", name, re.IGNORECASE) and inspect.isroutine(f)]
 
 
