@@ -29,6 +29,7 @@ MAX_KINDS = 64  # each kind is read and constructed on its own; no model has ten
 _STILL = {NOPE, LINEAR, CROSS, "conv", "mamba", "mamba2", "recurrent", "moe", "mlp"}
 _LEGACY = {
     **{"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING},
+    **{"m": LINEAR, "g": "hybrid"},  # Zamba 2, as first published
     **dict.fromkeys(("deepseek_sparse_attention", "qwen_sparse_attention"), INDEXED),
 }
 # types with several kinds in an order that is not filled in here
@@ -223,7 +224,7 @@ def _one_each(key: str, listed: object, n: int) -> list[Any]:
 def _rotating(model: Model, n: int) -> list[bool]:
     """Return for each layer whether it rotates by the lists of the file, in which 0 means that it does not."""
     listed = model.fields.get("no_rope_layers")
-    if model.name in _NO_ROPE_LISTS and not listed:
+    if not listed and (model.name in _NO_ROPE_LISTS or _has_interval(model)):
         every = values.integer(
             WHO, "no_rope_layer_interval", model.fields.get("no_rope_layer_interval", 4), high=MAX_LAYERS
         )
@@ -235,6 +236,11 @@ def _rotating(model: Model, n: int) -> list[bool]:
     if model.name in ("muse_glimmer_text", "muse_spark_text"):
         return [(n - 1 - i) % 4 != 0 for i in range(n)]
     return [True] * n
+
+
+def _has_interval(model: Model) -> bool:
+    """Return whether a file for other code states that every n-th layer does not rotate, as SmolLM 3's does."""
+    return not model.is_known and isinstance(model.fields.get("no_rope_layer_interval"), int)
 
 
 def _rotating_in_windows(model: Model, kinds: list[str]) -> list[bool]:

@@ -38,7 +38,7 @@ def of_model(model: Model, rotations: list[config.Rotary]) -> tuple[str, ...]:
         f"other parts of the file: {parts}": parts,
         f"keys that posenc does not know: {unknown}": unknown,
         f"whether a program reads yarn and llama_4_scaling of {model.native}: they are read here as transformers' "
-        "converter reads them": model.native and "rope_parameters" in model.fields,
+        "converter reads them": model.native and any(one.rope_type == "yarn" for one in rotations),
         "how many layers there are of each kind: the file does not contain it": rotations and _is_unlisted(model),
         "frequencies of texts beyond max_position_embeddings: dynamic NTK computes them while the model runs": "dynamic"
         in types,

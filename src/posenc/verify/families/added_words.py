@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.verify.families.added_faults import JOINS, ORDERS, PAPER, ROUNDED_UP, T2T, T2T_CEIL
+from posenc.verify.spec import FORMULAS
 
 _HALF_MINUS_ONE = {"tensor2tensor", "t2t", "fairseq", "m2m100"}  # k/(d/2 - 1)
 _IN_BLOCKS = {*_HALF_MINUS_ONE, "mae", "moco", "vit", "xl"}  # all sines first, if no order is declared
 _DETR = {"detr", "maskformer"}
 _IMAGES_IN_BLOCKS = {"mae", "moco"}  # in each axis
-_VARIANTS = {
-    *("paper", "vaswani", "original", "standard", "transformer", "loftr", "normalised", "unnormalised"),
-    *(_IN_BLOCKS | _DETR),
-}
+_VARIANTS = {*FORMULAS.split()}
 _ROWS_FIRST = re.compile(r"(yx|hw|ij|rows?|heights?|y|h|i)(first|major|col\w*|width)?$")
 _COLUMNS_FIRST = re.compile(r"(xy|wh|ji|col(umn)?s?|widths?|x|w|j)(first|major|row\w*|height)?$")
 _BLOCKS, _WOVEN = re.compile("half|halves|block|concat|split"), re.compile("interleav|alternat|woven|sin|cos")
