@@ -287,3 +287,42 @@ def test_the_lines_of_functions():
     assert posenc.identify(lambda distance: bucket(-distance), "bucket_fn").line == (
         "posenc.T5(n_heads=n_heads, n_buckets=32, max_distance=256, bidirectional=True)"
     )
+
+
+AXES = {  # what computes angles or rotates over several axes, and the line
+    "flux": {"head_dim": 128, "widths": (16, 56, 56), "pairing": "interleaved"},
+    "hunyuan video": {"head_dim": 128, "widths": (16, 56, 56), "base": 256.0},
+    "even axes": {"head_dim": 48, "n_axes": 3},
+    "dealt": {"head_dim": 32, "spectrum": "dealt", "pairing": "interleaved"},
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_the_line_of_a_rotation_over_several_axes(name):
+    own = posenc.AxialRoPE(**AXES[name])
+    pos, x = torch.randint(20, (9, own.n_axes)), torch.randn(1, 2, 9, own.head_dim)
+    turns = posenc.identify(lambda x, at: own.rotate(x, x, own.place(at))[0], "rope_axes_fn", head_dim=own.head_dim)
+    ours = eval(turns.line, {"posenc": posenc})
+    torch.testing.assert_close(*(e.rotate(x, x, e.place(pos))[0] for e in (ours, own)))
+    if own.n_axes == 3:
+        angles = posenc.identify(lambda position_ids: position_ids.T.double() @ own.frequencies(), "mrope_fn")
+        torch.testing.assert_close(eval(angles.line, {"posenc": posenc}).frequencies(), own.frequencies())
+
+
+def test_the_line_of_axes_that_alternate():
+    own = posenc.MRoPE(head_dim=128, sections=(24, 20, 20), layout="interleaved")
+    found = posenc.identify(lambda position_ids: position_ids.T.double() @ own.frequencies(), "mrope_fn")
+    assert torch.equal(eval(found.line, {"posenc": posenc, "found": found}).frequencies(), own.frequencies())
+    clockwise = posenc.identify(lambda x, at: own.rotate(x, x, own.place(-at))[0], "rope_axes_fn", head_dim=128)
+    assert clockwise.line is None
+
+
+def test_axes_that_pair_within_their_own_dimensions_are_not_named():
+    rope = posenc.RoPE(head_dim=16)
+
+    def each(x, at):
+        parts = zip(x.chunk(2, -1), at.unbind(-1), strict=True)
+        return torch.cat([rope.rotate(part, part, rope.place(pos))[0] for part, pos in parts], -1)
+
+    found = posenc.identify(each, "rope_axes_fn", head_dim=32)
+    assert (found.line, found.is_known) == (None, False)
