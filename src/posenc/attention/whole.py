@@ -54,10 +54,15 @@ class SDPA:
         call, allowed = (replace(call, causal=False) if _single(call) else call).blanked()
         terms = [t.to(call.wide) for t in call.terms()]
         mask = sum(terms[1:], start=terms[0]) if terms else torch.zeros((), dtype=call.wide, device=call.q.device)
-        if allowed is not None:  # a row of only minus infinity would give NaN; empty rows are zeroed at the end
-            mask = mask.masked_fill(~allowed & allowed.any(-1, keepdim=True), -torch.inf)
+        blind = None
+        if allowed is not None:
+            hidden = ~allowed
+            if bool((none := hidden.all(-1, keepdim=True)).any()):  # only minus infinity in a row would give NaN
+                hidden, blind = hidden & ~none, none
+            mask = mask.masked_fill(hidden, -torch.inf)
         mask = mask.expand(*mask.shape[:-2], *call.shape[2:]) if mask.ndim > 1 else mask.expand(call.shape)
-        return zero_empty_rows(self._attend(call, mask, is_causal=False), allowed)
+        out = self._attend(call, mask, is_causal=False)
+        return out if blind is None else out.masked_fill(blind, 0.0)
 
     def _attend(self, call: Call, mask: Tensor | None, *, is_causal: bool) -> Tensor:
         q, k, v = call.operands()
