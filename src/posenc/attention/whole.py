@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call, grouped, mixed, softmax, widened, zero_empty_rows
+from posenc.attention.leaves import is_by_distance
 from posenc.families import no_autocast
 
 SMALL = 2**20  # scores; calls of at most so many get one whole mask
+TRAINED = 2**24  # the same where blocks would compute a bias of contents again for its gradients, pair by pair
 LEAST = 2.0**-149  # the smallest positive number of float32
 LIMIT = 2 * 2**30  # bytes that the scores may take unless the caller names the backend
 
@@ -40,7 +42,7 @@ class SDPA:
         """Estimate the mask, and the padding of values or keys to one width."""
         batch, n_heads, q_len, k_len = call.shape
         narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
-        mask = 3 * min(SMALL, math.prod(call.shape)) * call.wide.itemsize if _wants_mask(call) is not None else 0
+        mask = 3 * min(_most(call), math.prod(call.shape)) * call.wide.itemsize if _wants_mask(call) is not None else 0
         return batch * narrow * (call.k.shape[1] * k_len + n_heads * q_len) + mask
 
     def run(self, call: Call) -> Tensor:
@@ -90,7 +92,13 @@ def _wants_mask(call: Call) -> str | None:
 def _is_small(call: Call) -> bool:
     """Whether a mask of all scores costs less than blocks do: a decode step, a short text."""
     # other devices require a mask in the dtype of q, where half precision rounds it; they are not tested
-    return call.is_plain and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
+    return call.is_plain and call.q.device.type == "cpu" and math.prod(call.shape) <= _most(call)
+
+
+def _most(call: Call) -> int:
+    """Return the most scores that get one whole mask."""
+    contents = torch.is_grad_enabled() and [leaf for leaf in call.leaves if leaf.encoding.reads_qk]
+    return TRAINED if contents and not any(map(is_by_distance, call.leaves)) else SMALL
 
 
 def _single(call: Call) -> bool:
