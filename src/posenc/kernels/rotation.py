@@ -19,8 +19,7 @@ from posenc.positions.checks import KINDS
 Tables = tuple[Tensor, Tensor]
 _HOMES = {"numba": "cpu", "triton": "triton", "blocked": "blocked"}
 _NAMES = ("auto", *_HOMES, "formula")
-_SMALL = 2**16  # with fewer numbers the formula is faster than blocks
-_TOKEN = 2**14  # with fewer numbers, as of one token, the formula takes less time than the checks of memory
+_SMALL = 2**16  # with fewer numbers, as of one token, the formula takes less time than the checks of memory
 
 
 class Way(NamedTuple):
@@ -66,7 +65,7 @@ def rotate_all(
     if torch.compiler.is_compiling():  # before the calls of id(), which would force recompilations
         return _written(_formulas(xs, tables, way), out)
     learns = torch.is_grad_enabled() and any([x.requires_grad for x in xs])
-    if way.backend == "auto" and out is None and not learns and _is_token(xs):
+    if way.backend == "auto" and out is None and not learns and _are_small(xs):
         return tuple(_formulas(xs, tables, way))
     of_tables = [t for pair in tables for t in pair]
     given = list({id(t): t for t in (*xs, *of_tables, *(out or ()))}.values())  # q and k usually share tables
@@ -81,8 +80,8 @@ def rotate_all(
     return _written([_Rotation.apply(x, cos, sin, way) for x, (cos, sin) in zip(xs, tables, strict=True)], out)
 
 
-def _is_token(xs: Sequence[Tensor]) -> bool:
-    return xs[0].is_cpu and sum([x.numel() for x in xs]) < _TOKEN
+def _are_small(xs: Sequence[Tensor]) -> bool:
+    return xs[0].is_cpu and sum([x.numel() for x in xs]) < _SMALL
 
 
 def _are_memory(tensors: Sequence[Tensor]) -> bool:
@@ -164,9 +163,9 @@ def _choose(jobs: Sequence[Job], name: str) -> Any | None:
 def _candidates(jobs: Sequence[Job]) -> tuple[str, ...]:
     if jobs[0].x.is_cuda:
         return ("triton",)
-    if jobs[0].x.device.type != "cpu" or _is_token([job.x for job in jobs]):
+    if jobs[0].x.device.type != "cpu" or _are_small([job.x for job in jobs]):
         return ()
-    return ("numba", "blocked") if sum(job.x.numel() for job in jobs) >= _SMALL else ("numba",)
+    return "numba", "blocked"
 
 
 def _fits(job: Job) -> bool:
