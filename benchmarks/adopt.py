@@ -116,9 +116,9 @@ def steps() -> Iterator[Row]:
     rope, q, k = posenc.RoPE(head_dim=128), torch.randn(1, 32, 1, 128), torch.randn(1, 8, 1, 128)
     placed = rope.place(torch.tensor([100]))
     cos, sin = (torch.cat((t, t), -1) for t in placed.parts)
-    calls = (lambda: torch.cat((by_halves(q, cos, sin), by_halves(k, cos, sin)), 1), lambda: rope.rotate(q, k, placed))
     yield Row("rotation of one token", "seven operations, as in litgpt and transformers", 1.2, (
-        lambda: (by_halves(q, cos, sin), by_halves(k, cos, sin)), calls[1],
+        lambda: (by_halves(q, cos, sin), by_halves(k, cos, sin)),
+        lambda: rope.rotate(q, k, placed),
     ))  # fmt: skip
     keys, values, here, there = *torch.randn(2, 1, 8, 4096, 128), torch.tensor([4095]), torch.arange(4096)
     yield Row("step of 4,096 cached keys, rotated=True", "SDPA", 1.15, (
@@ -151,7 +151,9 @@ def padded() -> Iterator[Row]:
             return F.scaled_dot_product_attention(by_halves(q, cos, sin), by_halves(k, cos, sin), v, attn_mask=whole)
 
         ours = lambda q=q, k=k, v=v, p=placed, e=rope, m=seen: attend(q, k, v, e, p, mask=m, causal=False)  # noqa: E731
-        yield Row(f"RoPE, {n} tokens with padding", "rotation of halves and SDPA, as in ModernBERT", 1.25, (of_rope, ours))
+        yield Row(
+            f"RoPE, {n} tokens with padding", "rotation of halves and SDPA, as in ModernBERT", 1.25, (of_rope, ours)
+        )
 
 
 def windows() -> Iterator[Row]:
@@ -203,7 +205,9 @@ def sam() -> Iterator[Row]:
 
         ours = lambda q=q, k=k, v=v: attend(q, k, v, e, placed, causal=False)  # noqa: E731
         for learns in (False, True):
-            yield Row(f"SAM's decomposed bias, {n_windows} windows of 14 x 14", "segment-anything", 1.25, (host, ours), learns)
+            yield Row(
+                f"SAM's decomposed bias, {n_windows} windows of 14 x 14", "segment-anything", 1.25, (host, ours), learns
+            )
 
 
 class SwinV2(nn.Module):
@@ -247,7 +251,6 @@ def swin_v2() -> Iterator[Row]:
 
 def measure(row: Row, rounds: int) -> tuple[float, float, float]:
     """Return the quartiles of posenc's processor time over the host's in the same round."""
-    parameters: list[Tensor] = []
 
     def timed(call: Call, repeats: int) -> float:
         begin = time.process_time()
@@ -283,8 +286,9 @@ def main() -> None:
     page = [
         "# posenc in place of a host's own code",
         "",
-        f"Written by `python benchmarks/adopt.py` on {datetime.now(UTC):%Y-%m-%d}. A number is processor time of one thread "
-        f"over the host's in the same round: median of {asked.rounds} (middle half). {machine.sentence(machine.examine())}.",
+        f"Written by `python benchmarks/adopt.py` on {datetime.now(UTC):%Y-%m-%d}. A number is processor time of one "
+        f"thread over the host's in the same round: median of {asked.rounds} (middle half). "
+        f"{machine.sentence(machine.examine())}.",
         "",
         "| what | host | goal | forward or step | with gradients |",
         "|---|---|---|---|---|",

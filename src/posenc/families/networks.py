@@ -60,7 +60,8 @@ def looked_up(
     if column is None:
         return wide(table)[row, h]
     rows = wide(table).T[h.flatten()].index_select(1, column.flatten())
-    return rows.unflatten(1, column.shape).movedim(0, -h.ndim)
+    found: Tensor = rows.unflatten(1, column.shape)
+    return found.movedim(0, -h.ndim)
 
 
 def without_head_dim(h: Int64[Tensor, "..."], t: Tensor, *, trailing: int = 0) -> Tensor | None:

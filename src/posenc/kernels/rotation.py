@@ -64,7 +64,7 @@ def rotate_all(
         raise ValueError(f"rotate: backend must be one of {', '.join(_NAMES)}; got {way.backend!r}.")
     if torch.compiler.is_compiling():  # before the calls of id(), which would force recompilations
         return _written(_formulas(xs, tables, way), out)
-    learns = torch.is_grad_enabled() and any([x.requires_grad for x in xs])
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in xs)
     if way.backend == "auto" and out is None and not learns and _are_small(xs):
         return tuple(_formulas(xs, tables, way))
     of_tables = [t for pair in tables for t in pair]
