@@ -55,14 +55,14 @@ class SDPA:
     def _masked(self, call: Call) -> Tensor:
         call, allowed = (replace(call, causal=False) if _single(call) else call).blanked()
         terms = [t.to(call.wide) for t in call.terms()]
-        mask = sum(terms[1:], start=terms[0]) if terms else torch.zeros((), dtype=call.wide, device=call.q.device)
-        blind = None
+        mask, blind = sum(terms[1:], start=terms[0]) if terms else None, None
         if allowed is not None:
             hidden = ~allowed
             if bool((none := hidden.all(-1, keepdim=True)).any()):  # only minus infinity in a row would give NaN
                 hidden, blind = hidden & ~none, none
-            mask = mask.masked_fill(hidden, -torch.inf)
-        mask = mask.expand(*mask.shape[:-2], *call.shape[2:]) if mask.ndim > 1 else mask.expand(call.shape)
+            mask = _hiding(mask, hidden, call.wide)
+        if mask is not None:
+            mask = mask.expand(*mask.shape[:-2], *call.shape[2:])
         out = self._attend(call, mask, is_causal=False)
         return out if blind is None else out.masked_fill(blind, 0.0)
 
@@ -73,6 +73,16 @@ class SDPA:
         options: dict[str, Any] = {"dropout_p": call.dropout_p, "scale": call.scale, "enable_gqa": grouped(q, k)}
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
         return out[..., :width]
+
+
+def _hiding(mask: Tensor | None, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask with minus infinity where pairs are hidden; adding takes a fraction of the time of filling."""
+    away = torch.zeros((), dtype=dtype, device=hidden.device).masked_fill(hidden, -torch.inf)
+    if mask is None:
+        return away
+    if math.isfinite(float(torch.linalg.vector_norm(mask.detach()))):
+        return mask + away
+    return mask.masked_fill(hidden, -torch.inf)  # what is hidden may be NaN
 
 
 def _wants_mask(call: Call) -> str | None:
