@@ -22,7 +22,6 @@ from published_sources import (
     NOMIC,
     PARAMS,
     RIGHT,
-    SCALING,
     SCOUT,
     SLIDING,
     STEP,
@@ -220,7 +219,7 @@ OF_THEIR_CODE = [
     (DBRX, "attn_config.rope_theta"),
     ({"model_type": "deepseek_v2", **VL2["language_config"], "qk_rope_head_dim": 64}, "use_mla"),
     ({**LLAMA, "rope_theta": 1e4, "rope_scaling": {"scaling_factor": 4.0}}, "rope_scaling.scaling_factor"),
-    (mine(rope_theta=1e4, rope_scaling={**SCALING, "rope_ratio": 3}), "rope_scaling.rope_ratio"),
+    (mine(rope_theta=1e4, rope_scaling={"rope_type": "default", "rope_ratio": 3}), "rope_scaling.rope_ratio"),
     ({**LLAMA, "model_type": "phi3", "rope_theta": 1e4, "rope_scaling": {**LONG, "short_mscale": 1.2}},
         "rope_scaling.short_mscale"),
 ]  # fmt: skip
