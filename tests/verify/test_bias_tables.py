@@ -239,6 +239,7 @@ TABLES = {
     "ends": (hidden(T5(), lambda t, q, k: t if k <= 100 else 1 / 0), ENCODER, "pass", ""),
     "empty": (hidden(T5(), lambda t, q, k: t * 0), ENCODER, "cannot_tell", ""),
     "other sign": (T5(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
+    "always 64": (hidden(T5(md=64)), ENCODER, "fail", "t5.bucket.max_distance_hardwired"),
     "scaled": (Scaled(), ENCODER, "fail", "t5.scale.applied_to_bias"),
     "heads viewed": (viewed(hidden(T5())), ENCODER, "fail", "t5.bias.heads_viewed"),
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),

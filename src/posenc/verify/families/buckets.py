@@ -83,7 +83,7 @@ SHARES: Mapping[str, Share] = {
     "log2 is divided by a natural logarithm": lambda d, e, side, top: _right(d, e, side, top) / math.log(2),
     "a natural logarithm is divided by log2": lambda d, e, side, top: _right(d, e, side, top) * math.log(2),
     "the number of exact buckets is not added to the logarithm's share": lambda d, e, side, top: (
-        np.trunc(_right(d, e, side, top)) - e
+        _right(d, e, side, top) - e
     ),
     "it is not divided by log(max_distance / exact)": lambda d, e, side, top: np.log(d / e) * (side - e),
     "it is not multiplied by the number of inexact buckets": lambda d, e, side, top: (
@@ -91,9 +91,6 @@ SHARES: Mapping[str, Share] = {
     ),
     "log(|d| / exact) is used as it is": lambda d, e, side, top: np.log(d / e),
     "log2(|d| / exact) is used as it is": lambda d, e, side, top: np.log2(d / e),
-    "roots take the place of the logarithms": lambda d, e, side, top: (
-        np.sqrt(np.maximum(d / e - 1, 0) / max(top / e - 1, 1e-3)) * (side - e)
-    ),
     "distances beyond the exact ones are spread evenly": lambda d, e, side, top: (d - e) / max(top - e, 1) * (side - e),
     "it is rounded to the nearest number, not down": lambda d, e, side, top: _right(d, e, side, top) + 0.5,
     "it is rounded up, not down": lambda d, e, side, top: _right(d, e, side, top) + 1,
@@ -206,7 +203,7 @@ class T5(Family):
         exact = max(int(side * model["exact"]) + model["more"], 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = SHARES[model["formula"]](np.maximum(distance, 1), exact, side, model["max_distance"])
-        far = exact + np.clip(np.trunc(np.nan_to_num(share) + 1e-9), -1e6, 1e6)
+        far = exact + np.clip(np.floor(np.nan_to_num(share) + 1e-9), -1e6, 1e6)
         lasts = {"side - 1": side - 1, "side - 2": side - 2, "all - 1": n_buckets - 1, "side": side, "none": 1 << 30}
         last = lasts[model["last"]]
         rows = start + np.where(distance < exact, distance, np.minimum(far, last))
