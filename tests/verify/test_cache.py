@@ -163,6 +163,16 @@ class ByHand(Model):
         return weights / weights.sum(-1, keepdim=True) @ v
 
 
+class Subtracts(ByHand):
+    """A mask that is added: a hidden key keeps its score."""
+
+    window, kept = 6, 6
+
+    def attend(self, q, k, v, first):
+        hidden = (~self.shown(apart(q, k), first)).float()
+        return (q @ k.mT / math.sqrt(q.shape[-1]) - 1e4 * hidden).softmax(-1) @ v
+
+
 def with_sink(fault):
     return like(ByHand, sink=True)(fault) if fault == "again" else like(ByHand, sink=True, window=6, kept=5)(fault)
 
@@ -339,6 +349,7 @@ def test_steps_far_into_a_text(change, behind, name, says, monkeypatch):
         (lambda: Other("learned", "tokens"), {**OPEN, "encoding": "learned"}, "decode.input"),
         (lambda: Other("alibi", "scale"), {**OPEN, "encoding": "alibi"}, "decode.scale"),
         (lambda: like(window=6, kept=6)(), {**CHUNKED, "window": 6}, "pass"),
+        (Subtracts, {**CHUNKED, "window": 6}, "pass"),
         (lambda: like(window=7, kept=7)(), {**CHUNKED, "window": 6}, "decode.window.single_pass"),
         (Model, {**CHUNKED, "window": 6}, "decode.window.single_pass"),
     ],
