@@ -382,6 +382,13 @@ def test_whisper():
     assert torch.equal(after.decoder.positional_embedding.vectors(torch.arange(7)), learned)
 
 
+def test_identify_prints_what_the_page_shows():
+    learned = nn.Parameter(torch.randn(448, 384))
+    tiny = module(encoder__positional_embedding=sinusoids(1500, 384), decoder__positional_embedding=learned)
+    shown = PAGE.partition(">>> print(posenc.identify(whisper).line)\n")[2].partition("\n```")[0]
+    assert posenc.identify(tiny).line == shown
+
+
 def test_conformer():
     """The mapping of the weights; tests/peers compares their scores with those of the same class."""
     config = Wav2Vec2ConformerConfig(hidden_size=32, num_attention_heads=4, position_embeddings_type="relative")

@@ -218,6 +218,8 @@ OF_THEIR_CODE = [
     (NOMIC, "rotary_emb_base"),
     (DBRX, "attn_config.rope_theta"),
     ({"model_type": "deepseek_v2", **VL2["language_config"], "qk_rope_head_dim": 64}, "use_mla"),
+    ({**LLAMA, "rope_theta": 1e4, "rope_scaling": {"scaling_factor": 4.0}}, "rope_scaling.scaling_factor"),
+    (mine(rope_theta=1e4, rope_scaling={"rope_type": "default", "rope_ratio": 3}), "rope_scaling.rope_ratio"),
     ({**LLAMA, "model_type": "phi3", "rope_theta": 1e4, "rope_scaling": {**LONG, "short_mscale": 1.2}},
         "rope_scaling.short_mscale"),
 ]  # fmt: skip
@@ -264,3 +266,11 @@ def test_encodings_of_layers_warn_of_what_inspect_does(source):
     assert len(caught) == len(stated) > 0
     assert all(text in str(one.message) for text, one in zip(stated, caught, strict=True))
     assert {one.filename for one in caught} == {__file__}
+
+
+@pytest.mark.parametrize(
+    "listed", [{"layers_block_type": ["mamba", "moe", "attention"]}, {"hybrid_override_pattern": "ME*"}]
+)
+def test_nemotron_h_lists_its_layers_without_their_number(listed):
+    (layer,) = inspection.inspect({"model_type": "nemotron_h", **listed})["layers"]
+    assert (layer["encoding"], layer["count"]) == ("nope", 3)

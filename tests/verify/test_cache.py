@@ -50,6 +50,7 @@ FAULTS = {  # each with its code and where a call of n tokens begins; programs/ 
     "state": ("kv_cache.state_kept", None),
     "unused": ("kv_cache.past_not_seen", None),
     "no mask": ("decode.not_causal", None),
+    "other speeds": ("decode.frequencies", None),
 }
 
 
@@ -91,6 +92,8 @@ class Model(nn.Module):
         if (rule := FAULTS.get(self.fault, ("", None))[1]) is not None:
             past = rule(held["seen"], n)
         p = past + torch.arange(n)
+        if self.fault == "other speeds":  # as with another base, but for whole positions
+            return torch.where(torch.tensor(new), p, p + p // 3)
         if self.fault == "table":
             return self.tables.setdefault(n, p)
         return self.beyond(p) if past else p

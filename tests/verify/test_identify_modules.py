@@ -18,6 +18,8 @@ from transformers.models.cohere.modeling_cohere import CohereRotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.sam2.configuration_sam2 import Sam2PromptEncoderConfig
 from transformers.models.sam2.modeling_sam2 import Sam2PositionalEmbedding
+from transformers.models.vit_mae.modeling_vit_mae import ViTMAEEmbeddings
+from transformers.models.whisper.modeling_whisper import sinusoids
 from x_transformers import x_transformers as xt
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}
@@ -35,6 +37,12 @@ def of(name, **options):
 def llama(**rope):
     parameters = {"rope_type": "default", "rope_theta": 500000.0} | rope
     return LlamaRotaryEmbedding(hf.LlamaConfig(hidden_size=128, num_attention_heads=2, rope_parameters=parameters))
+
+
+def mae():
+    peer = ViTMAEEmbeddings(hf.ViTMAEConfig(hidden_size=32, image_size=20, patch_size=4))
+    peer.initialize_weights()
+    return peer
 
 
 def ladder(width, base=10000.0):
@@ -62,6 +70,15 @@ class Sines(nn.Module):
         self.register_buffer("pe", torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, None])
 
 
+class Axes(nn.Module):
+    """The widths and the base of a diffusion model's axes."""
+
+    def __init__(self, name, widths, theta):
+        super().__init__()
+        setattr(self, name, widths)
+        self.theta = theta
+
+
 class Turning(nn.Module):
     """A rotation without a buffer, as a method."""
 
@@ -72,11 +89,21 @@ class Turning(nn.Module):
         ).flatten(-2)
 
 
+class HeadsFirst(nn.Module):
+    """A rotation of (batch, heads, tokens, dim), as OLMo-core's, which keeps no buffer."""
+
+    def forward(self, q, k):
+        angles = (torch.arange(q.shape[2])[:, None] * ladder(q.shape[-1], 500000.0)).repeat(1, 2)
+        halves = (torch.cat((-b, a), -1) for a, b in (x.chunk(2, -1) for x in (q, k)))
+        return tuple(x * angles.cos() + half * angles.sin() for x, half in zip((q, k), halves, strict=True))
+
+
 def circles(*widths, rows=40, base=10000.0):
     each = [torch.arange(rows)[:, None] * ladder(width, base) for width in widths]
     return torch.polar(torch.ones(rows, sum(widths) // 2), torch.cat(each, 1))
 
 
+WAN = circles(44, 42, 42)
 ANGLES, CELL = torch.arange(300)[:, None] * ladder(64), torch.arange(40)
 PLAIN = "RoPE(head_dim=64, base=500000.0)"
 MODULES = {
@@ -102,6 +129,7 @@ MODULES = {
         "RoPE(head_dim=64, base=10000.0, pairing='interleaved')",
     ),
     "a method": (Turning, "RoPE(head_dim=64, base=10000.0, pairing='interleaved')"),
+    "olmo-core": (HeadsFirst, PLAIN),
     "torchtitan": (
         lambda: Tables(freqs_cis=circles(64, base=5e5)),
         "RoPE(head_dim=64, base=500000.0, pairing='interleaved')",
@@ -111,8 +139,20 @@ MODULES = {
         "RoPE(head_dim=64, inv_freq=lambda k: -(10000.0 ** (-2 * k / 64)))",
     ),
     "wan": (
-        lambda: Tables(freqs=circles(44, 42, 42)),
+        lambda: Tables(freqs=WAN),
         "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')",
+    ),
+    "wan of diffusers": (
+        lambda: Tables(freqs_cos=WAN.real.repeat_interleave(2, 1), freqs_sin=WAN.imag.repeat_interleave(2, 1)),
+        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')",
+    ),
+    "flux": (
+        lambda: Axes("axes_dim", [16, 56, 56], 10_000),
+        "AxialRoPE(head_dim=128, widths=(16, 56, 56), base=10000.0, pairing='interleaved')",
+    ),
+    "hunyuan video": (
+        lambda: nn.Sequential(Axes("rope_dim", (16, 56, 56), 256.0)),
+        "AxialRoPE(head_dim=128, widths=(16, 56, 56), base=256.0, pairing='interleaved')",
     ),
     "sam 2, memory": (
         lambda: Tables(freqs_cis=torch.cat((circles(32)[CELL % 5], circles(32)[CELL // 5]), 1)),
@@ -140,6 +180,15 @@ MODULES = {
         "GaussianFourier(d_model=32, n_axes=2, extent=1.0, matrix=old.positional_embedding)",
     ),
     "vit": (lambda: of("ViT", **SMALL), "Learned2D(d_model=32, height=14, width=14, n_prefix=1)"),
+    "mae": (mae, "SinusoidalND(d_model=32, order='concatenated')  # at positions.grid(5, 5).flip(-1)"),
+    "sam, prompts of the authors": (
+        lambda: Tables(positional_encoding_gaussian_matrix=torch.randn(2, 16)),
+        "GaussianFourier(d_model=32, n_axes=2, extent=1.0, matrix=old.positional_encoding_gaussian_matrix)",
+    ),
+    "whisper, encoder": (
+        lambda: Tables(positional_embedding=sinusoids(50, 16)),
+        "Sinusoidal(d_model=16, order='concatenated', exponent='tensor2tensor')",
+    ),
     "bert": (lambda: of("Bert", **TEXT), "Learned(d_model=32, max_len=512)"),
     "gpt-2": (
         lambda: hf.GPT2Model(hf.GPT2Config(n_embd=32, n_head=2, n_layer=1, vocab_size=9)),
@@ -167,7 +216,7 @@ MODULES = {
 def test_the_line_of_an_old_module(name):
     make, line = MODULES[name]
     module = make()
-    found = posenc.identify(module, head_dim=64 if name in ("a method", "lucidrains") else None)
+    found = posenc.identify(module, head_dim=64 if name in ("a method", "lucidrains", "olmo-core") else None)
     assert found.line == f"posenc.{line}"
     assert found.is_known
     assert isinstance(eval(found.line, {"posenc": posenc, "math": math, "old": module}), posenc.Encoding)
@@ -192,6 +241,22 @@ def test_a_model_has_a_line_for_each_kind_of_module():
 def test_a_buffer_alone_shows_neither_pairing_nor_direction():
     (why,) = posenc.identify(Tables(inv_freq=ladder(64))).unknown
     assert why.startswith("pairing and direction, which a buffer does not show")
+
+
+class Mixed(Tables):
+    """A rotation whose two steps do not pair the same dimensions."""
+
+    def forward(self, x, positions):
+        angles = positions[:, None] * self.inv_freq
+        cos, sin = (f(angles).repeat_interleave(2, -1) for f in (torch.cos, torch.sin))
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def test_a_wrong_rotation_gets_no_line():
+    found = posenc.identify(Mixed(inv_freq=ladder(32)), head_dim=32)
+    assert (found.line, found.pairing) == (None, None)
+    assert any("pairs are not only rotated" in why for why in found.unknown)
 
 
 def test_a_module_without_positions_is_not_named():
@@ -222,3 +287,42 @@ def test_the_lines_of_functions():
     assert posenc.identify(lambda distance: bucket(-distance), "bucket_fn").line == (
         "posenc.T5(n_heads=n_heads, n_buckets=32, max_distance=256, bidirectional=True)"
     )
+
+
+AXES = {  # what computes angles or rotates over several axes, and the line
+    "flux": {"head_dim": 128, "widths": (16, 56, 56), "pairing": "interleaved"},
+    "hunyuan video": {"head_dim": 128, "widths": (16, 56, 56), "base": 256.0},
+    "even axes": {"head_dim": 48, "n_axes": 3},
+    "dealt": {"head_dim": 32, "spectrum": "dealt", "pairing": "interleaved"},
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_the_line_of_a_rotation_over_several_axes(name):
+    own = posenc.AxialRoPE(**AXES[name])
+    pos, x = torch.randint(20, (9, own.n_axes)), torch.randn(1, 2, 9, own.head_dim)
+    turns = posenc.identify(lambda x, at: own.rotate(x, x, own.place(at))[0], "rope_axes_fn", head_dim=own.head_dim)
+    ours = eval(turns.line, {"posenc": posenc})
+    torch.testing.assert_close(*(e.rotate(x, x, e.place(pos))[0] for e in (ours, own)))
+    if own.n_axes == 3:
+        angles = posenc.identify(lambda position_ids: position_ids.T.double() @ own.frequencies(), "mrope_fn")
+        torch.testing.assert_close(eval(angles.line, {"posenc": posenc}).frequencies(), own.frequencies())
+
+
+def test_the_line_of_axes_that_alternate():
+    own = posenc.MRoPE(head_dim=128, sections=(24, 20, 20), layout="interleaved")
+    found = posenc.identify(lambda position_ids: position_ids.T.double() @ own.frequencies(), "mrope_fn")
+    assert torch.equal(eval(found.line, {"posenc": posenc, "found": found}).frequencies(), own.frequencies())
+    clockwise = posenc.identify(lambda x, at: own.rotate(x, x, own.place(-at))[0], "rope_axes_fn", head_dim=128)
+    assert clockwise.line is None
+
+
+def test_axes_that_pair_within_their_own_dimensions_are_not_named():
+    rope = posenc.RoPE(head_dim=16)
+
+    def each(x, at):
+        parts = zip(x.chunk(2, -1), at.unbind(-1), strict=True)
+        return torch.cat([rope.rotate(part, part, rope.place(pos))[0] for part, pos in parts], -1)
+
+    found = posenc.identify(each, "rope_axes_fn", head_dim=32)
+    assert (found.line, found.is_known) == (None, False)

@@ -15,10 +15,11 @@ from torch.overrides import TorchFunctionMode
 from posenc.attention import flex_masks
 from posenc.attention.call import Call, grouped, mixed, visible, widened
 from posenc.attention.distances import over
-from posenc.attention.leaves import Leaf, is_by_distance, keeps_promise
+from posenc.attention.leaves import Leaf, is_by_distance
 from posenc.attention.spans import Spans, blank
 from posenc.encoding import Encoding
 from posenc.families import Bias, no_autocast
+from posenc.families.bias import keeps_promise
 from posenc.placed import tensors
 from posenc.positions.checks import is_plain
 from posenc.private import is_wrapped

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias
+from posenc.families.bias import keeps_promise
 from posenc.placed import map_tensors, tensors
 from posenc.positions.checks import may_look
 from posenc.versions import FOLLOWS_VARS
@@ -92,16 +93,6 @@ def is_by_distance(leaf: Leaf) -> bool:
         )
         and not any(p.pos.is_floating_point() or p.n_axes > 1 for p in (leaf.placed, leaf.k_placed))
     )
-
-
-def keeps_promise(encoding: Encoding, promise: str, *methods: str) -> bool:
-    """Whether a class attribute, the promise, still describes the methods of an encoding.
-
-    It does not if a subclass overrides one of the methods but not the attribute.
-    """
-    order = type(encoding).__mro__
-    promised, *defined = (next(i for i, cls in enumerate(order) if n in vars(cls)) for n in (promise, *methods))
-    return promised <= min(defined)
 
 
 def reach(n_tokens: int) -> int:

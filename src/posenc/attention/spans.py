@@ -13,7 +13,6 @@ from posenc.positions.checks import may_look
 from posenc.private import is_known
 
 SHORTEST = 64  # a document of at least so many tokens gets its own blocks
-HARMLESS = 1e15  # its square, summed over the head dimension, is finite in float32
 COMPILED = 8  # the most blocks in a compiled graph, each of which takes about three seconds to compile
 ROWS = 256  # the fewest queries of a block that is cut by index
 APART = 32  # with at least so many queries, rows of a batch that are padded differently run one by one
@@ -179,7 +178,7 @@ def blank(call: Call, parts: list[Spans]) -> Call:
 
     0 times NaN is NaN: in the sum over keys, and in all gradients.
     """
-    if call.mask is None and call.window is None and call.document_ids is None:
+    if call.tame or (call.mask is None and call.window is None and call.document_ids is None):
         return call  # with only a causal mask each key is seen, and blocks leave out rows that see no key
     batch, _, q_len, k_len = call.shape
     heads = 1 if call.mask is None else call.mask.shape[1]
@@ -190,20 +189,9 @@ def blank(call: Call, parts: list[Spans]) -> Call:
             seen = part.allowed(block) if block.mixed or block.masked else None  # each key in the range is seen
             rows[block.batch, :, block.rows] |= True if seen is None else _any(seen, -1)
             keys[block.batch, block.keys] |= True if seen is None else _any(_any(seen, -2), -2)
-    q, k, v = call.q, call.k, call.v
-    rows, keys = call.see(rows), keys[:, None]
-    if not _harmless(q, ~rows):
-        q = q.masked_fill(~rows[..., None], 0.0)
-    k, v = (t if _harmless(t, ~keys) else t.masked_fill(~keys[..., None], 0.0) for t in (k, v))
-    return replace(call, q=q, k=k, v=v)
-
-
-def _harmless(t: Tensor, hidden: Bool[Tensor, "batch heads_or_one length"]) -> bool:
-    """Whether slots that no query sees hold numbers small enough for finite products, so that no copy is needed."""
-    if not may_look(t):
-        return False
-    found = t.detach()[hidden] if hidden.shape[1] > 1 else t.detach().transpose(1, 2)[hidden[:, 0]]
-    return found.numel() == 0 or bool(found.abs().max() < HARMLESS)  # copies only the hidden slots
+    blind, unseen = ~call.see(rows)[..., None], ~keys[:, None, :, None]
+    k, v = call.k.masked_fill(unseen, 0.0), call.v.masked_fill(unseen, 0.0)
+    return replace(call, q=call.q.masked_fill(blind, 0.0), k=k, v=v)
 
 
 def _any(seen: Tensor, dim: int) -> Tensor:

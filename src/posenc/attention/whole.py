@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call, grouped, mixed, softmax, widened, zero_empty_rows
+from posenc.attention.leaves import is_by_distance
 from posenc.families import no_autocast
 
 SMALL = 2**20  # scores; calls of at most so many get one whole mask
+TRAINED = 2**24  # the same where blocks would compute a bias of contents again for its gradients, pair by pair
 LEAST = 2.0**-149  # the smallest positive number of float32
 LIMIT = 2 * 2**30  # bytes that the scores may take unless the caller names the backend
 
@@ -40,7 +42,7 @@ class SDPA:
         """Estimate the mask, and the padding of values or keys to one width."""
         batch, n_heads, q_len, k_len = call.shape
         narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
-        mask = 3 * min(SMALL, math.prod(call.shape)) * call.wide.itemsize if _wants_mask(call) is not None else 0
+        mask = 3 * min(_most(call), math.prod(call.shape)) * call.wide.itemsize if _wants_mask(call) is not None else 0
         return batch * narrow * (call.k.shape[1] * k_len + n_heads * q_len) + mask
 
     def run(self, call: Call) -> Tensor:
@@ -53,11 +55,16 @@ class SDPA:
     def _masked(self, call: Call) -> Tensor:
         call, allowed = (replace(call, causal=False) if _single(call) else call).blanked()
         terms = [t.to(call.wide) for t in call.terms()]
-        mask = sum(terms[1:], start=terms[0]) if terms else torch.zeros((), dtype=call.wide, device=call.q.device)
-        if allowed is not None:  # a row of only minus infinity would give NaN; empty rows are zeroed at the end
-            mask = mask.masked_fill(~allowed & allowed.any(-1, keepdim=True), -torch.inf)
-        mask = mask.expand(*mask.shape[:-2], *call.shape[2:]) if mask.ndim > 1 else mask.expand(call.shape)
-        return zero_empty_rows(self._attend(call, mask, is_causal=False), allowed)
+        mask, blind = sum(terms[1:], start=terms[0]) if terms else None, None
+        if allowed is not None:
+            hidden = ~allowed
+            if bool((none := hidden.all(-1, keepdim=True)).any()):  # only minus infinity in a row would give NaN
+                hidden, blind = hidden & ~none, none
+            mask = _hiding(mask, hidden, call.wide)
+        if mask is not None:
+            mask = mask.expand(*mask.shape[:-2], *call.shape[2:])
+        out = self._attend(call, mask, is_causal=False)
+        return out if blind is None else out.masked_fill(blind, 0.0)
 
     def _attend(self, call: Call, mask: Tensor | None, *, is_causal: bool) -> Tensor:
         q, k, v = call.operands()
@@ -66,6 +73,16 @@ class SDPA:
         options: dict[str, Any] = {"dropout_p": call.dropout_p, "scale": call.scale, "enable_gqa": grouped(q, k)}
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
         return out[..., :width]
+
+
+def _hiding(mask: Tensor | None, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask with minus infinity where pairs are hidden; adding takes a fraction of the time of filling."""
+    away = torch.zeros((), dtype=dtype, device=hidden.device).masked_fill(hidden, -torch.inf)
+    if mask is None:
+        return away
+    if math.isfinite(float(torch.linalg.vector_norm(mask.detach()))):
+        return mask + away
+    return mask.masked_fill(hidden, -torch.inf)  # what is hidden may be NaN
 
 
 def _wants_mask(call: Call) -> str | None:
@@ -85,7 +102,13 @@ def _wants_mask(call: Call) -> str | None:
 def _is_small(call: Call) -> bool:
     """Whether a mask of all scores costs less than blocks do: a decode step, a short text."""
     # other devices require a mask in the dtype of q, where half precision rounds it; they are not tested
-    return call.is_plain and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
+    return call.is_plain and call.q.device.type == "cpu" and math.prod(call.shape) <= _most(call)
+
+
+def _most(call: Call) -> int:
+    """Return the most scores that get one whole mask."""
+    contents = torch.is_grad_enabled() and [leaf for leaf in call.leaves if leaf.encoding.reads_qk]
+    return TRAINED if contents and not any(map(is_by_distance, call.leaves)) else SMALL
 
 
 def _single(call: Call) -> bool:

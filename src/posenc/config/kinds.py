@@ -32,8 +32,6 @@ _LEGACY = {
     **{"m": LINEAR, "g": "hybrid"},  # Zamba 2, as first published
     **dict.fromkeys(("deepseek_sparse_attention", "qwen_sparse_attention"), INDEXED),
 }
-# types with several kinds in an order that is not filled in here
-UNLISTED = {"zamba2"}
 _NO_ROPE_LISTS = {"llama4_text", "smollm3", "mistral_large4_text"}
 # types whose files list the attention and the MLP of a layer as two layers
 _PAIRED = {"dory"}
@@ -69,14 +67,6 @@ def layers(model: Model, *, unknown: int | None = None) -> list[str]:
     by default.
     """
     named = _named(model)
-    if named is None and unknown is None and model.name in UNLISTED:
-        raise values.missing(
-            f"{WHO}: layer_types is missing, so kinds of layers of {model.name} are unknown. Add it.",
-            "layer_types",
-            None,
-            "a list with one kind for each layer",
-            fix="List the kind of each layer in layer_types.",
-        )
     n = len(named) if named is not None else (_count(model) or unknown)
     if n is None:
         raise values.missing(

@@ -277,6 +277,9 @@ def _parameter(model: Model, found: Spelled, read: Read, level: Level, key: str,
     if level.rank == "own":
         if key in reads.MSCALES and read.rope_type == "longrope" and not reads.reads_mscales(model.name):
             return "the gain follows from the lengths"
+        if read.rope_type == "default" and key not in reads.PARTS and _is_set(value) and not isinstance(value, dict):
+            misspelt = any((one.code, one.key) == ("misspelt", key) for one in model.warnings)
+            return None if misspelt else f"{scales} is read"
         known = reads.PARAMETERS.get(read.rope_type)
         named = found.own.get("rope_type") or found.own.get("type")
         if known is None or key not in reads.OF_SCALING - known or value in _NEUTRAL or not named:

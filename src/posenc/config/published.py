@@ -343,7 +343,10 @@ def _zamba2(model: "Model") -> Fields:
     hidden, heads, width = (model.size(name) for name in ("hidden_size", "n_heads", "head_dim"))
     if hidden and heads and width is None:
         fields["head_dim"] = 2 * hidden // heads
-    if not fields.get("layer_types") and not fields.get("layers_block_type") and _count(fields) == len(_OF_ZAMBA2):
+    if not fields.get("layer_types") and not fields.get("layers_block_type"):
+        if _count(fields) not in (None, len(_OF_ZAMBA2)):
+            text = "layer_types is missing, and transformers has an order of zamba2's layers for 54 only. Add it."
+            raise values.missing(f"{WHO}: {text}", "layer_types", None, "a list with one kind for each layer")
         fields["layer_types"] = _OF_ZAMBA2
     return fields
 

@@ -41,6 +41,9 @@ ELSEWHERE = {
     *("partial_rotary_factors", "use_rope_layers", "yarn_only_types"),
     *("n_positions", "max_position_embeddings", "original_max_position_embeddings", "max_2d_position_embeddings"),
 }
+# all keys that are compared with what is read, and those that may stand among the parameters of a rotation
+JUDGED = {*BASES, *LOCAL_BASES, *SHARES, *WIDTHS, *SCALINGS, *LENGTHS, *INSIDE, *ELSEWHERE}
+PARTS = JUDGED | OF_SCALING | {"type", "finetuned", "attn_factor", "original_max_len", "llama_4_scaling_beta"}
 # types that read an entry of rope_parameters for each kind of layer; all others read one object for all layers
 BY_KIND = {
     *("beam", "cohere_compass_text", "deepseek_v4", "diffusion_gemma_text", "dory", "dots3_note_text"),

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from posenc import positions
 from posenc.encoding import Placed, Pos
-from posenc.families import Bias, wide
+from posenc.families import Bias
+from posenc.families.networks import looked_up
 from posenc.families.resizing import Rule, resized_differences
 from posenc.families.windows import cell, reached, refuse_outside, rows_and_columns, with_tensors
 from posenc.registry import register
@@ -99,7 +100,7 @@ class BEiT(Bias):
         row = torch.where(inside, cell(apart, self.window), end)  # beyond the table, the index kernel raises
         row = torch.where(k_class, end - 2, row)
         row = torch.where(q_class, end - 3 + 2 * k_class.long(), row)
-        return wide(self.weight)[row, h]
+        return looked_up(self.weight, row, h)
 
     def resized(self, window: tuple[int, int], *, rule: Rule = "bilinear") -> "BEiT":
         """Return a table for another image size; the class token's numbers stay.

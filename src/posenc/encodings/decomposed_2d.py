@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from posenc.encoding import Placed, Pos
 from posenc.families import ContentBias, floating, no_autocast
 from posenc.families.resizing import Rule, resized_rows
-from posenc.families.windows import reached, refuse_outside, rows_and_columns, with_tensors
+from posenc.families.windows import as_grid, reached, refuse_outside, rows_and_columns, with_tensors
 from posenc.registry import register
 
 
@@ -89,19 +89,21 @@ class Decomposed2D(ContentBias):
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
         """Return q_i · R_h[Δrow] + q_i · R_w[Δcolumn]."""
         self.check_heads(q)
-        apart = placed.parts[0][..., None, :, None, :] - k_placed.parts[0][..., None, None, :, :]
-        dtype = floating(apart).dtype
-        down, right = apart.unbind(-1)
+        here, there = placed.parts[0], k_placed.parts[0]
+        dtype = floating(here).dtype
+        with no_autocast(q.device):  # half precision would round the products before the softmax
+            products = [q.to(dtype) @ table.to(dtype).T for table in (self.rel_h, self.rel_w)]
+        axes = as_grid(there)
+        if axes is not None:
+            down, right = (here[..., None, :, i, None] - axis for i, axis in enumerate(axes))
+            if reached((down[..., None], right[..., None, :]), self.size).all():
+                return (_at(products[0], down)[..., None] + _at(products[1], right)[..., None, :]).flatten(-2)
+        down, right = (here[..., None, :, None, :] - there[..., None, None, :, :]).unbind(-1)
         inside = reached((down, right), self.size)
         refuse_outside(inside, self.name, self.size, "`resized` makes larger tables.")
-        terms = []
-        for difference, table in ((down, self.rel_h), (right, self.rel_w)):
-            with no_autocast(q.device):  # half precision would round the products before the softmax
-                by_difference = q.to(dtype) @ table.to(dtype).T
-            # where values cannot be read, the index kernel raises for a pair too far apart
-            row = torch.where(inside, difference.long() + len(table) // 2, len(table))
-            terms.append(by_difference.gather(-1, row.expand(*by_difference.shape[:-1], -1)))
-        return terms[0] + terms[1]
+        # where values cannot be read, the index kernel raises for a pair too far apart
+        down, right = (d.where(inside, n) for d, n in zip((down, right), self.size, strict=True))
+        return _at(products[0], down) + _at(products[1], right)
 
     def resized(self, size: tuple[int, int], *, rule: Rule = "cells") -> "Decomposed2D":
         """Return tables for another grid by linear interpolation.
@@ -124,3 +126,9 @@ class Decomposed2D(ContentBias):
         """Draw the vectors from N(0, 0.02), truncated at two."""
         for table in (self.rel_h, self.rel_w):
             nn.init.trunc_normal_(table, std=0.02)
+
+
+def _at(product: Tensor, difference: Tensor) -> Tensor:
+    """Return each query's products with the vectors of its differences, given those with all vectors."""
+    row = difference.long() + product.shape[-1] // 2
+    return product.gather(-1, row.expand(*product.shape[:-1], row.shape[-1]))

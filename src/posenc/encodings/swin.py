@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc.families import Bias, wide
+from posenc.families import Bias
+from posenc.families.networks import looked_up
 from posenc.families.resizing import Rule, resized_differences
 from posenc.families.windows import cell, reached, refuse_outside, rows_and_columns, with_tensors
 from posenc.registry import register
@@ -82,7 +83,7 @@ class Swin(Bias):
         inside = reached(apart, self.window)
         refuse_outside(inside, self.name, self.window, "`resized` makes a larger table.")
         # where values cannot be read, the index kernel raises for a pair too far apart
-        return wide(self.weight)[torch.where(inside, cell(apart, self.window), self.weight.shape[0]), h]
+        return looked_up(self.weight, torch.where(inside, cell(apart, self.window), self.weight.shape[0]), h)
 
     def resized(self, window: tuple[int, int], *, rule: Rule = "transformers") -> "Swin":
         """Return a table for another window, interpolated as an image.

@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
+from posenc.positions.checks import may_look
 
 
 class Bias(Encoding):
@@ -138,17 +139,49 @@ class Bias(Encoding):
         return torch.arange(first, first + n, device=device)
 
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
+        if self.by_distance and (vector := self._of_runs(placed, k_placed)) is not None:
+            return vector.unfold(-1, k_placed.pos.shape[0], 1).flip(-2)[None]
         h = self._heads(placed.pos.device)[:, None, None]
         rows = tuple(part[..., :, None] for part in self._by_head(placed))
         columns = tuple(part[..., None, :] for part in self._by_head(k_placed))
         term = self.at(h, _single(rows), _single(columns))
         return term if term.ndim == 4 else term[None]
 
+    def _of_runs(self, placed: Placed, k_placed: Placed) -> Float[Tensor, "heads n"] | None:
+        """Return the bias over falling distances, if there are fewer than pairs: positions are runs of integers."""
+        q_len, k_len = placed.pos.shape[-1], k_placed.pos.shape[-1]
+        if min(q_len, k_len) < 2 or not keeps_promise(self, "by_distance", "bias", "parts", "at"):
+            return None
+        first = _begin(placed.pos)
+        k_first = first if k_placed is placed else _begin(k_placed.pos)
+        if first is None or k_first is None:
+            return None
+        highest = first - k_first + q_len - 1
+        distance = torch.arange(highest, highest - q_len - k_len + 1, -1, device=placed.pos.device)
+        return self.over(distance.double() if placed.parts[0].is_floating_point() else distance)
+
     def _by_head(self, placed: Placed) -> list[Tensor]:
         """Return parts with a heads dimension before that of tokens, of size 1 if all heads share the part."""
         first, n = self.held
         plain = placed.seq_dim + 1  # dimensions of a part that is the same for all heads
         return [part[..., None, :] if part.ndim == plain else part[..., first : first + n].mT for part in placed.parts]
+
+
+def keeps_promise(encoding: Encoding, promise: str, *methods: str) -> bool:
+    """Whether a class attribute, the promise, still describes the methods of an encoding.
+
+    It does not if a subclass overrides one of the methods but not the attribute.
+    """
+    order = type(encoding).__mro__
+    promised, *defined = (next(i for i, cls in enumerate(order) if n in vars(cls)) for n in (promise, *methods))
+    return promised <= min(defined)
+
+
+def _begin(pos: Tensor) -> int | None:
+    """Return the first of consecutive positions; None for others, or where values cannot be read."""
+    if pos.ndim > 1 or pos.is_floating_point() or not may_look(pos):
+        return None
+    return int(pos[0]) if bool((pos.diff() == 1).all()) else None
 
 
 def _single(parts: tuple[Any, ...]) -> Any:

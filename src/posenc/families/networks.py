@@ -1,4 +1,4 @@
-"""Small networks of distances: run once for each distinct distance, and for all heads at once."""
+"""Small networks and tables of distances: run once for each distinct distance, and for all heads at once."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.families.numbers import no_autocast
-from posenc.positions.checks import may_look
+from posenc import positions
+from posenc.families.numbers import no_autocast, wide
 
 Network = Callable[[Tensor, Sequence[Tensor]], Tensor]
 
@@ -28,7 +28,7 @@ def tabulated(
         along: The distance along each axis.
     """
     with no_autocast(h.device):
-        if not all(may_look(d) and not d.is_floating_point() for d in along):
+        if not all(positions.may_look(d) and not d.is_floating_point() for d in along):
             return network(h, along)
         ends = [tuple(map(int, d.aminmax())) for d in along]
         counts = [high - low + 1 for low, high in ends]
@@ -50,6 +50,18 @@ def of_heads(
     if column is None:
         return (units * weight[h]).sum(-1)
     return F.linear(column, weight[h.flatten()]).movedim(-1, -h.ndim)
+
+
+def looked_up(
+    table: Float[Tensor, "n n_heads"], row: Int64[Tensor, "..."], h: Int64[Tensor, "..."]
+) -> Float[Tensor, "..."]:
+    """Return table[row, h] in float32 or wider; for a column of heads by one index."""
+    column = without_head_dim(h, row) if positions.may_look(row) else None
+    if column is None:
+        return wide(table)[row, h]
+    rows = wide(table).T[h.flatten()].index_select(1, column.flatten())
+    found: Tensor = rows.unflatten(1, column.shape)
+    return found.movedim(0, -h.ndim)
 
 
 def without_head_dim(h: Int64[Tensor, "..."], t: Tensor, *, trailing: int = 0) -> Tensor | None:

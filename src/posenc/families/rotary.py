@@ -179,8 +179,8 @@ class Rotary(Budgeted):
         q_tables = self._tables(placed.parts[:2])
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
-        written = kernels.rotate_all((q, k), tables, way, out=out, who=type(self).__name__)
-        return written[0], written[1]
+        written: Any = kernels.rotate_all((q, k), tables, way, out=out, who=self.name)
+        return written  # type: ignore[no-any-return]
 
     def _normalised(self, name: str, given: Norm | nn.RMSNorm | None, x: Tensor, placed: Placed) -> Tensor:
         norm, wide = as_norm(self.name, name, given, x), torch.promote_types(x.dtype, placed.parts[0].dtype)
@@ -206,20 +206,21 @@ class Rotary(Budgeted):
             self.rotate(q, k, placed, k_placed, out=(q, k), backend=backend)
 
     def _check_both(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> None:
-        for x, where in ((q, placed), (k, k_placed)):
-            check_lanes(self.name, x, self.head_dim)
-            check_heads(self.name, x, where.pos.shape if self.n_axes == 1 else where.pos.shape[:-1])
+        who, here, there = self.name, placed.pos, k_placed.pos
+        for x, pos in ((q, here), (k, there)):
+            check_lanes(who, x, self.head_dim)
+            check_heads(who, x, pos.shape if self.n_axes == 1 else pos.shape[:-1])
             if self.n_kv_heads is not None:
-                check_groups(self.name, x, self.n_kv_heads)
+                check_groups(who, x, self.n_kv_heads)
         if q.dtype != k.dtype:
             raise TypeError(
-                f"{self.name}: q and k must have one dtype, because scores are their products; got {q.dtype} and "
+                f"{who}: q and k must have one dtype, because scores are their products; got {q.dtype} and "
                 f"{k.dtype}. Cast one of them."
             )
-        if not q.device == k.device == placed.pos.device == k_placed.pos.device:
+        if not q.device == k.device == here.device == there.device:
             raise ValueError(
-                f"{self.name}: q, k and their positions must be on one device; got q on {q.device}, k on {k.device}, "
-                f"positions on {placed.pos.device}. Move them to one before place and rotate."
+                f"{who}: q, k and their positions must be on one device; got q on {q.device}, k on {k.device}, "
+                f"positions on {here.device}. Move them to one before place and rotate."
             )
 
     def _rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:

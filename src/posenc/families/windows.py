@@ -3,7 +3,7 @@
 import copy
 from typing import Any, TypeVar
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
 from posenc import positions
@@ -42,6 +42,19 @@ def refuse_outside(inside: Bool[Tensor, "..."], who: str, size: tuple[int, int],
 def reached(differences: tuple[Tensor, Tensor], size: tuple[int, int]) -> Bool[Tensor, "..."]:
     """Return which pairs are close enough in rows and in columns for a table made for `size`."""
     return (differences[0].abs() < size[0]) & (differences[1].abs() < size[1])
+
+
+def as_grid(pos: Shaped[Tensor, "*batch n 2"]) -> tuple[Tensor, Tensor] | None:
+    """Return the rows and the columns of which `pos` are all cells, row by row; None for others or unreadable ones."""
+    if pos.ndim > 2 or not positions.may_look(pos):
+        return None
+    width = int((pos[:, 0] == pos[0, 0]).sum())
+    if len(pos) % width:
+        return None
+    cells = pos.unflatten(0, (-1, width))
+    rows, columns = cells[:, 0, 0], cells[0, :, 1]
+    same = (cells[..., 0] == rows[:, None]) & (cells[..., 1] == columns)
+    return (rows, columns) if bool(same.all()) else None
 
 
 def cell(differences: tuple[Tensor, Tensor], size: tuple[int, int]) -> Tensor:

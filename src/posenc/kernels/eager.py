@@ -1,6 +1,6 @@
 """The rotation in plain torch, in a form that a compiler fuses into one pass."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -38,26 +38,31 @@ def rotate(
         return rotated.flatten(-4, -3)
     n_pairs = cos.shape[-1]
     rest = x.shape[-1] - 2 * n_pairs
-    cos, sin = _like(x, cos), _like(x, sin)
+    if hasattr(x, "device_mesh"):
+        cos, sin = _like(x, cos), _like(x, sin)
     rotating, untouched = x, x
     if rest:  # an empty part of a DTensor would get no gradient
         head, tail = x.split((2 * n_pairs, rest) if side == "first" else (rest, 2 * n_pairs), dim=-1)
         rotating, untouched = (head, tail) if side == "first" else (tail, head)
-    a, b = rotating.chunk(2, dim=-1) if pairing == "half" else (rotating[..., ::2], rotating[..., 1::2])
-    parts: tuple[Tensor, ...] = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
+    a, b = rotating.chunk(2, -1) if pairing == "half" else (rotating[..., ::2], rotating[..., 1::2])
+    first, second = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+    if first.dtype != x.dtype:
+        first, second = first.to(x.dtype), second.to(x.dtype)
     if pairing == "interleaved":
-        both = torch.stack(parts, dim=-1)
-        parts = (both.reshape(*both.shape[:-2], 2 * n_pairs),)  # not flatten, which does not support batched gradients
+        both = torch.stack((first, second), dim=-1)
+        rotated = both.reshape(*both.shape[:-2], 2 * n_pairs)  # not flatten, which does not support batched gradients
+        parts: tuple[Tensor, ...] = (rotated,)
+    else:
+        parts = first, second
     if rest:
         parts = (*parts, untouched) if side == "first" else (untouched, *parts)
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def _like(x: Tensor, table: Tensor) -> Tensor:
-    """Return a table that x can be multiplied with: for a DTensor, a DTensor that is replicated on all ranks."""
-    mesh = getattr(x, "device_mesh", None)
-    if mesh is None or hasattr(table, "device_mesh"):
+def _like(x: Any, table: Tensor) -> Tensor:
+    """Return a table that a DTensor can be multiplied with: a DTensor that is replicated on all ranks."""
+    if hasattr(table, "device_mesh"):
         return table
     from torch.distributed.tensor import DTensor  # x is a DTensor, so the module is loaded
 
-    return DTensor.from_local(table, mesh)
+    return DTensor.from_local(table, x.device_mesh)

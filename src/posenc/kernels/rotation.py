@@ -19,7 +19,7 @@ from posenc.positions.checks import KINDS
 Tables = tuple[Tensor, Tensor]
 _HOMES = {"numba": "cpu", "triton": "triton", "blocked": "blocked"}
 _NAMES = ("auto", *_HOMES, "formula")
-_SMALL = 2**16  # with fewer numbers the formula is faster than blocks
+_SMALL = 2**16  # with fewer numbers, as of one token, the formula takes less time than the checks of memory
 
 
 class Way(NamedTuple):
@@ -64,6 +64,9 @@ def rotate_all(
         raise ValueError(f"rotate: backend must be one of {', '.join(_NAMES)}; got {way.backend!r}.")
     if torch.compiler.is_compiling():  # before the calls of id(), which would force recompilations
         return _written(_formulas(xs, tables, way), out)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in xs)
+    if way.backend == "auto" and out is None and not learns and _are_small(xs):
+        return tuple(_formulas(xs, tables, way))
     of_tables = [t for pair in tables for t in pair]
     given = list({id(t): t for t in (*xs, *of_tables, *(out or ()))}.values())  # q and k usually share tables
     if not _are_memory(given):
@@ -75,6 +78,10 @@ def rotate_all(
     if any(t.requires_grad for t in of_tables):  # learned frequencies
         return _written(_formulas(xs, tables, way), out)
     return _written([_Rotation.apply(x, cos, sin, way) for x, (cos, sin) in zip(xs, tables, strict=True)], out)
+
+
+def _are_small(xs: Sequence[Tensor]) -> bool:
+    return xs[0].is_cpu and sum([x.numel() for x in xs]) < _SMALL
 
 
 def _are_memory(tensors: Sequence[Tensor]) -> bool:
@@ -95,9 +102,8 @@ def _is_memory(t: Tensor) -> bool:
 
 
 def _formulas(xs: Sequence[Tensor], tables: Sequence[Tables], way: Way) -> list[Tensor]:
-    return [
-        eager.rotate(x, cos, sin, pairing=way.pairing, side=way.side) for x, (cos, sin) in zip(xs, tables, strict=True)
-    ]
+    pairing, side, _ = way
+    return [eager.rotate(x, *pair, pairing=pairing, side=side) for x, pair in zip(xs, tables, strict=True)]
 
 
 def _written(rotated: Sequence[Tensor], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
@@ -157,9 +163,9 @@ def _choose(jobs: Sequence[Job], name: str) -> Any | None:
 def _candidates(jobs: Sequence[Job]) -> tuple[str, ...]:
     if jobs[0].x.is_cuda:
         return ("triton",)
-    if jobs[0].x.device.type != "cpu":
+    if jobs[0].x.device.type != "cpu" or _are_small([job.x for job in jobs]):
         return ()
-    return ("numba", "blocked") if sum(job.x.numel() for job in jobs) >= _SMALL else ("numba",)
+    return "numba", "blocked"
 
 
 def _fits(job: Job) -> bool:

@@ -114,6 +114,7 @@ def values_of(word: str, convention: str = "") -> str:
         if convention == "additive_module"
         else ("xy", "yx", "sin_cos", "cos_sin", "any"),
         "ladder": pictures.LADDERS,
+        "coordinates": pictures.COORDINATES,
         "next_after": builders.AFTER,
         "interpolation": trained.STRETCHED if convention == "additive_module" else (*RULES_2D, "or a dict of mode, .."),
     }

@@ -41,6 +41,7 @@ READS = {  # words that change the right answer, by convention
     "mrope_fn": f"{_AXES} axes",
     "rope_axes_fn": f"{_AXES} axes order",
     "rope2d_table_fn": "head_dim dim rotary_dim base layout interleaved max_positions activation_dtype order ladder "
+    "coordinates "
     "section widths n_axes",
     "mrope_positions_fn": "next_after",
     "additive_module": f"{_ADDED} {_OF_A_TEXT}",

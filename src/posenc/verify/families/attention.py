@@ -106,9 +106,10 @@ class Attention(Family):
         at = torch.tensor((POSITIONS, OTHERS) if case.kind == "rows" else case.args[0])
         weights, eps, least = _weights(fresh(subject), *self._drawn(case), at)
         shown = self.shown[case] = weights > max(SEEN, least)
-        if float(weights.min()) < -1e-3 and self._rotates_values(fresh(subject), at):
+        strange = max(-float(weights.min()), float(np.abs(weights.sum(-1) - 1).max()))
+        if strange > 1e-3 + eps and self._rotates_values(fresh(subject), at):
             words = "v is rotated by positions too: outputs are means of rotated values"
-            raise _refused("values_rotated", words, -float(weights.min()))
+            raise _refused("values_rotated", words, strange)
         self._refuse(weights, shown, eps, is_dense=int(at.max() - at.min()) < at.shape[-1])
         if float(weights.sum(-1).min()) < 1 - 1e-3 - eps:
             self.sink, self.mismatch = True, "attention.weights"  # if nothing explains the scores
@@ -153,6 +154,8 @@ class Attention(Family):
             raise _refused("weights", f"a weight is {least:.3g}: outputs are not means of v", -least)
         if (most := float(sums.max())) > 1 + 1e-3 + eps:
             raise _refused("weights", f"the weights of a query sum to {most:.5g}: outputs are not means of v", most - 1)
+        if self.causal and not shown.diagonal(axis1=-2, axis2=-1)[..., 1:].any():
+            raise _refused("window", "a token does not see its own key", 1.0)
         if self.causal and ahead:
             raise _refused("not_causal", "a query attends to keys ahead of it, although causal is declared", 1.0)
         if int(shown.sum(-1).max()) < 2:

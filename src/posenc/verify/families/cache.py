@@ -18,7 +18,8 @@ FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
 ADDED = ("sinusoidal", "learned")
 OUTPUTS, FAR, MASK, SCORES = "outputs", "far", "mask", "scores"
 SINGLE = ((4, 1, 1, 1, 1, 1), (1, 1, 1, 1, 1, 1), (5, 1, 1, 1, 1, 1, 1), (8, 1, 1, 1, 1))
-SEVERAL = ((5, 3, 4, 2), (3, 3, 3, 3), (2, 6, 3))
+EQUAL = (3, 3, 3, 3)
+SEVERAL = ((5, 3, 4, 2), EQUAL, (2, 6, 3))
 LENGTHS = (64, 300, 1030)  # beyond 256, the last odd number of bfloat16, and beyond 512 and 1024, where tables end
 ENDS = "a table or a counter ends, or what is far away gets another term"
 WINDOW = "decode.window.single_pass"
@@ -148,10 +149,9 @@ class Cached(Family):
         for s in (s for s in self.scores if s.case.args == SINGLE[2]):
             scale = self.tables.scale(s.value, s.case.args)
             place = replace(cache_table.RIGHT, scale=scale)
-            found = {"factor": f"{scale:.5g}"}
-            if self.encoding in cache_table.BIASES:  # q.k of equal tokens is the same for all keys
-                found["message"] = f"after the first call the bias is {scale:.5g} times that of a single pass"
-            yield Fault("decode.scale", {"place": place}, found)
+            # scores of equal tokens differ by the bias only
+            what = "scores, or only their biases," if self.encoding in cache_table.BIASES else "scores"
+            yield Fault("decode.scale", {"place": place}, {"what": what, "factor": f"{scale:.5g}"})
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Keep the scores, from which a factor is measured."""
@@ -168,6 +168,8 @@ class Cached(Family):
             values = {"behind": ends[0], "right": ends[0] - 1, "words": words}
             return Fault(f"{self.encoding}.kv_cache.position_ends", {}, values)
         code = self._branch(seen)
+        if not code and self.encoding in ("rope", "xpos") and self.tables and any(s.case.args == EQUAL for s in wrong):
+            code = "decode.frequencies" if self.tables.speeds_differ(self.b, EQUAL) else ""
         if not code and (fault := self._of_contents(max(s.value.max() for s in seen if s.case.kind == OUTPUTS))):
             return fault
         code = code or (self._of_steps(*steps) if len(steps) == len(STEPS) else "") or self._rule()

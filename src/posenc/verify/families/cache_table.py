@@ -142,6 +142,16 @@ class Tables:
         self.keys[sizes] = [[scores.shape[-1] for scores in layer] for layer in layers]
         return _rows([scores for layer in layers for scores in layer], sum(sizes))
 
+    def speeds_differ(self, b: Bench, sizes: tuple[int, ...]) -> bool:
+        """Return whether a later call of as many tokens has other scores among its tokens, not only scaled ones."""
+        first, later, *_ = watch(b.subject, self.token.expand(1, sum(sizes), -1), sizes)
+        n, table = next(iter(self.tables.items()))
+        one, two = (_less_itself(looks[n].without(table.extra)[..., -sizes[0] :]) for looks in (first, later))
+        if one.shape != two.shape:
+            return False
+        scale = np.nansum(one * two) / max(np.nansum(one * one), 1e-30)
+        return all(bool(np.nanmax(np.abs(t - two), initial=0.0) > table.noise) for t in (one, scale * one))
+
     def predict(self, place: Place, sizes: tuple[int, ...]) -> Array:
         """Return the scores of a schedule in which each call places its tokens so."""
         found: list[Array] = []

@@ -153,6 +153,8 @@ def _by_calls(subject: Any, convention: str, head_dim: int | None) -> Identifica
         return rotation.identified(rotate, "hf_rope", convention, head_dim or subject.head_dim)
     if convention in REACH:
         return rotation.identified(subject, convention, convention, head_dim)
+    if convention == "rope_axes_fn":
+        return others.of_axes(subject, head_dim)
     return others.KINDS[convention](subject) if convention in others.KINDS else None
 
 

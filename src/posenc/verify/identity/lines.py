@@ -47,7 +47,7 @@ def line_of(found: Identification) -> str | None:
     if found.kind == "buckets" and "max_distance" in known:
         options = {"n_buckets": known["num_buckets"], "max_distance": known["max_distance"]}
         return call("T5", n_heads=N_HEADS, **options, bidirectional=known["bidirectional"] or None)
-    if found.kind == "angles" and found.base is not None and found.scaling == "none":
+    if found.kind == "angles" and found.base is not None and found.scaling in ("none", "ntk"):
         return _axes(found)
     return None
 
@@ -103,15 +103,17 @@ def _frequencies(found: Identification, clockwise: bool) -> tuple[str, dict[str,
 
 
 def _axes(found: Identification) -> str | None:
-    """Return the rotation of a table of angles whose axes have pairs of their own, in blocks."""
+    """Return the rotation of a table of angles, or of positions on several axes."""
     section, words = found.parameters["section"], found.parameters["axes"]
-    if ", in blocks: " not in words:
+    if found.direction not in (None, "counterclockwise") or found.gain not in (None, 1.0):
         return None
-    head_dim, order = 2 * sum(section), words.partition(", in blocks: ")[2]
-    if found.parameters["ladder"] == "axis":
-        widths = None if len(set(section)) == 1 else tuple(2 * n for n in section)
-        n_axes = None if widths else unless(len(section), 2)
-        line = call("AxialRoPE", head_dim=head_dim, n_axes=n_axes, widths=widths, base=found.base)
-    else:
-        line = call("MRoPE", head_dim=head_dim, sections=tuple(section), base=found.base)
-    return f"{line}  # at positions ({order})"
+    known = {"head_dim": 2 * sum(section), "base": found.base, "pairing": unless(found.pairing or "half", "half")}
+    order, ladder, even = words.partition(", in blocks: ")[2], found.parameters["ladder"], len(set(section)) == 1
+    own: dict[str, Any] = {"n_axes": unless(len(section), 2)} if even else {"widths": tuple(2 * n for n in section)}
+    if order and (ladder == "axis" or (ladder == "dealt" and even)):
+        return call("AxialRoPE", **known, **own, spectrum=unless(ladder, "axis")) + f"  # at positions ({order})"
+    if ladder != "shared":
+        return None
+    if order:
+        return call("MRoPE", **known, sections=tuple(section)) + f"  # at positions ({order})"
+    return call("MRoPE", **known, layout=Code('found.measured["axes"]'))  # of `found = posenc.identify(...)`

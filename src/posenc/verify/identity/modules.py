@@ -26,6 +26,7 @@ from posenc.verify.identity.lines import Code, call, line_of, unless
 from posenc.verify.identity.rules import fit
 
 HEADS = "num_heads n_heads n_head heads num_attention_heads nheads"
+AXES = "axes_dim axes_dims axes_dims_rope rope_axes_dim rope_dim_list rope_dim"  # of each axis, in diffusion models
 HEAD_DIM = "head_dim head_size attention_head_size dim_head d_kv d_k"
 NEAR = 2e-3  # tables of sines whose angles, up to thousands of radians, are in float32
 BARE = "pairing and direction, which a buffer does not show: half and counterclockwise are assumed; compare outputs"
@@ -65,21 +66,28 @@ class Held:
 
 def read(module: nn.Module, head_dim: int | None = None) -> dict[str, Identification]:
     """Return what the tensors of a module are, by path; those that repeat in numbered layers once."""
-    found: dict[str, Identification] = {}
+    found = {path: one for path, part in module.named_modules() if (one := _of_widths(part)) is not None}
     first: dict[str, Held] = {}
     for held in _tensors(module, "", ()):
         path = re.sub(r"(?<![^.])\d+(?![^.])", "*", held.path)
         reader = next((of for name, of in READERS if re.search(name, held.path)), None)
         if reader is None or (path in first and held.same_as(first[path])):
             continue
-        one = reader(replace(held, width=head_dim))
-        one = Identification("module", "table", line=one) if isinstance(one, str) else one
-        if one is not None and one.line:
-            found |= (
-                {held.path if path in found else path: one} if one.line != getattr(found.get(path), "line", "") else {}
-            )
+        if (one := _by(reader, replace(held, width=head_dim))) is not None and one.line:
             first.setdefault(path, held)
+            if path not in found:
+                found[path] = one
+            elif found[path].line != one.line:
+                found[held.path] = one
     return found
+
+
+def _by(reader: "Reader", held: Held) -> Identification | None:
+    """Return what a reader finds; None if a module of the name is another than it knows."""
+    with suppress(Exception):  # whatever modules of others hold
+        one = reader(held)
+        return Identification("module", "table", line=one) if isinstance(one, str) else one
+    return None
 
 
 def _tensors(owner: nn.Module, path: str, around: tuple[nn.Module, ...]) -> Iterator[Held]:
@@ -93,11 +101,25 @@ def _tensors(owner: nn.Module, path: str, around: tuple[nn.Module, ...]) -> Iter
             yield from _tensors(child, f"{path}{name}.", (owner, *around))
 
 
+def _of_widths(module: nn.Module) -> Identification | None:
+    """Read the rotation of a diffusion model, which holds the widths of its axes and no tables."""
+    widths = next((vars(module)[name] for name in AXES.split() if name in vars(module)), None)
+    base = next((vars(module)[name] for name in ("theta", "rope_theta", "base") if name in vars(module)), None)
+    if not isinstance(widths, (list, tuple)) or len(widths) < 2 or not isinstance(base, (int, float)):
+        return None
+    own = {"widths": tuple(widths), "base": float(base), "pairing": "interleaved"}
+    return Identification("module", "table", line=call("AxialRoPE", head_dim=sum(widths), **own))
+
+
 def of_methods(module: nn.Module, head_dim: int | None) -> Identification | None:
-    """Return what a rotation among a module's methods computes."""
+    """Return what a rotation among a module's methods computes, or its forward(q, k) if heads come before tokens."""
     own = [name for name in dir(type(module)) if re.search("rot|rope", name, re.IGNORECASE) and name[0] != "_"]
     methods = [getattr(module, name) for name in own if inspect.isroutine(getattr(type(module), name))]
-    return _first_of(((method, None) for method in methods), head_dim)
+
+    def heads_first(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.transpose(1, 2) for x in module(q.transpose(1, 2), k.transpose(1, 2)))
+
+    return _first_of([*((method, None) for method in methods), (heads_first, "bshd_module")], head_dim)
 
 
 def _inv_freq(held: Held) -> Identification:
@@ -110,7 +132,9 @@ def _inv_freq(held: Held) -> Identification:
 
 def _functions(owner: nn.Module) -> list[Callable[..., Any]]:
     """Return the rotations that stand in the file of a module's class, and among its methods."""
-    own = {**vars(sys.modules[type(owner).__module__]), **{name: getattr(owner, name) for name in vars(type(owner))}}
+    file = sys.modules.get(type(owner).__module__)  # none if it was run, not imported
+    own = dict(getattr(type(owner).forward, "__globals__", {}) if file is None else vars(file))
+    own |= {name: getattr(owner, name) for name in vars(type(owner))}
     return [f for name, f in own.items() if re.search("rot|rope", name, re.IGNORECASE) and inspect.isroutine(f)]
 
 
@@ -121,7 +145,7 @@ def _first_of(subjects: Iterable[tuple[Any, str | None]], head_dim: int | None) 
             fits = [name] if name else conventions.fitting(copy.deepcopy(subject), {"encoding": "rope"})[0]
             if len(fits) == 1 and fits[0] in REACH:
                 found = called(copy.deepcopy(subject), fits[0], head_dim)
-                if found.pairing in ("half", "interleaved") and found.direction:
+                if found.kind == "rotation" and (name is None or found.pairing):  # by name, a wrong call mixes pairs
                     return found
     return None
 
