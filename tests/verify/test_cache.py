@@ -345,8 +345,9 @@ def test_steps_far_into_a_text(change, behind, name, says, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "spec", "name"),
     [
-        (lambda: like(beyond=staticmethod(lambda p: p / 2))(), ROPE, "rope.decode.other_rule"),
-        (lambda: like(beyond=staticmethod(lambda p: -p))(), ROPE, "rope.decode.other_rule"),
+        (lambda: like(beyond=staticmethod(lambda p: p / 2))(), ROPE, "rope.decode.frequencies"),
+        (lambda: like(beyond=staticmethod(lambda p: -p))(), ROPE, "rope.decode.frequencies"),
+        (lambda: Other("alibi", "slopes"), {**OPEN, "encoding": "alibi"}, "alibi.decode.other_rule"),
         (lambda: Other("learned", "nowhere"), {**OPEN, "encoding": "learned"}, "learned.decode.not_applied"),
         (lambda: Other("learned", "twice"), {**OPEN, "encoding": "learned"}, "learned.decode.other_code"),
         (lambda: Other("learned", "tokens"), {**OPEN, "encoding": "learned"}, "decode.input"),
@@ -380,6 +381,7 @@ class Other(Model):
         at = apart(q, k)
         counted = at - at.min() + 1 - at.shape[1] if self.fault == "from zero" else at
         bias = -0.3 * counted.abs() * (self.how == "alibi")
+        bias = -(bias**2) if self.fault == "slopes" and not first else bias
         scale = 1.0 if self.fault == "scale" and not first else None
         return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(at < 0, -math.inf), scale=scale)
 

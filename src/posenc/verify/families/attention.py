@@ -155,7 +155,7 @@ class Attention(Family):
         if (most := float(sums.max())) > 1 + 1e-3 + eps:
             raise _refused("weights", f"the weights of a query sum to {most:.5g}: outputs are not means of v", most - 1)
         if self.causal and not shown.diagonal(axis1=-2, axis2=-1)[..., 1:].any():
-            raise _refused("window", "a token does not see its own key", 1.0)
+            raise _refused("hidden", "a token does not see its own key", 1.0)
         if self.causal and ahead:
             raise _refused("not_causal", "a query attends to keys ahead of it, although causal is declared", 1.0)
         if int(shown.sum(-1).max()) < 2:
