@@ -234,6 +234,14 @@ def by_column(table, h, w):
     return F.interpolate(table.reshape(1, 6, 4, D).permute(0, 3, 2, 1), size=(h, w), mode="bilinear")[0]
 
 
+def transposed(table, h, w):
+    """Transpose the table on the way to another size only."""
+    grid = table.reshape(1, 7, 7, D)
+    if (h, w) == (7, 7):
+        return grid[0].permute(2, 0, 1)
+    return F.interpolate(grid.permute(0, 3, 2, 1), size=(h, w), mode="bilinear")[0]
+
+
 def from_the_first(rows, columns, h, w):
     y, x = cells(h, w)
     return torch.cat((rows[x], rows[y]), -1).permute(2, 0, 1)
@@ -287,6 +295,7 @@ IMAGES = [
     ("learned.grid.stride", Table((49, D), numbered(None)), {}),
     ("learned.grid.interpolated_wrong", Table((49, D), sides), {}),
     ("learned.grid.interpolated_wrong", Table((49, D), line), {}),
+    ("learned.grid.interpolated_wrong", Table((49, D), transposed), {"grid": [7, 7], "interpolation": "bilinear"}),
     ("learned.grid.interpolated_wrong", Table((1, D, 3, 5), width_first), {"grid": [3, 5]}),
     ("learned.grid.lanes_mixed", Table((49, D), lambda t, h, w: F.interpolate(t.reshape(1, D, 7, 7), (h, w))[0]), {}),
     ("learned.grid.class_row", Table((50, D), numbered(7)), {"cls": True}),
@@ -347,6 +356,10 @@ def test_tables_without_a_rule_of_interpolation():
     assert left(ROWS) == ("pass", [])
     assert left(Table((1, D, 9, 9), middle), interpolation="timm") == ("fail", [])
     assert left(ruled(mode="bilinear", align_corners=True), interpolation=ALIGNED) == ("pass", [])
+    nearest = verify.check(
+        ruled(mode="nearest"), convention="additive_2d_module", spec=IMAGE | {"interpolation": "timm"}
+    )
+    assert "by the nearest entry" in nearest.causes[0].message
     alone = "the rule of interpolation: only images of the table's own size, 6 x 6, work"
     assert left(Table((D, 6, 6), lambda t, h, w: t), interpolation="timm") == ("pass", [alone])
     with pytest.raises(ValueError, match="verify: interpolation: rule must be 'timm', 'transformers'"):

@@ -165,6 +165,12 @@ def test_a_sink_is_reported(subject, spec, says):
     assert any(said.startswith(says) for said in found.not_judged), found
 
 
+def test_right_ratios_are_not_shown_as_the_error():
+    spec = {**ROPE, "causal": True}
+    found = verify.check(attention(causal=False, after=masked_late), convention="attention", spec=spec)
+    assert (found.causes[0].code, "found" in found.causes[0].smallest_case) == ("attention.weights", False)
+
+
 @pytest.mark.parametrize(("scale", "says"), [(1.0, "4 times"), (1 / 16, "1 / head_dim"), (0.3, "by 0.3, and")])
 def test_another_scale_is_measured(scale, says):
     assert says in verify.check(attention(scale=scale), convention="attention", spec=ROPE).because

@@ -166,6 +166,16 @@ class ByHand(Model):
         return weights / weights.sum(-1, keepdim=True) @ v
 
 
+class Subtracts(ByHand):
+    """A mask that is added: a hidden key keeps its score."""
+
+    window, kept = 6, 6
+
+    def attend(self, q, k, v, first):
+        hidden = (~self.shown(apart(q, k), first)).float()
+        return (q @ k.mT / math.sqrt(q.shape[-1]) - 1e4 * hidden).softmax(-1) @ v
+
+
 def with_sink(fault):
     return like(ByHand, sink=True)(fault) if fault == "again" else like(ByHand, sink=True, window=6, kept=5)(fault)
 
@@ -335,13 +345,15 @@ def test_steps_far_into_a_text(change, behind, name, says, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "spec", "name"),
     [
-        (lambda: like(beyond=staticmethod(lambda p: p / 2))(), ROPE, "rope.decode.other_rule"),
-        (lambda: like(beyond=staticmethod(lambda p: -p))(), ROPE, "rope.decode.other_rule"),
+        (lambda: like(beyond=staticmethod(lambda p: p / 2))(), ROPE, "rope.decode.frequencies"),
+        (lambda: like(beyond=staticmethod(lambda p: -p))(), ROPE, "rope.decode.frequencies"),
+        (lambda: Other("alibi", "slopes"), {**OPEN, "encoding": "alibi"}, "alibi.decode.other_rule"),
         (lambda: Other("learned", "nowhere"), {**OPEN, "encoding": "learned"}, "learned.decode.not_applied"),
         (lambda: Other("learned", "twice"), {**OPEN, "encoding": "learned"}, "learned.decode.other_code"),
         (lambda: Other("learned", "tokens"), {**OPEN, "encoding": "learned"}, "decode.input"),
         (lambda: Other("alibi", "scale"), {**OPEN, "encoding": "alibi"}, "decode.scale"),
         (lambda: like(window=6, kept=6)(), {**CHUNKED, "window": 6}, "pass"),
+        (Subtracts, {**CHUNKED, "window": 6}, "pass"),
         (lambda: like(window=7, kept=7)(), {**CHUNKED, "window": 6}, "decode.window.single_pass"),
         (Model, {**CHUNKED, "window": 6}, "decode.window.single_pass"),
     ],
@@ -369,6 +381,7 @@ class Other(Model):
         at = apart(q, k)
         counted = at - at.min() + 1 - at.shape[1] if self.fault == "from zero" else at
         bias = -0.3 * counted.abs() * (self.how == "alibi")
+        bias = -(bias**2) if self.fault == "slopes" and not first else bias
         scale = 1.0 if self.fault == "scale" and not first else None
         return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(at < 0, -math.inf), scale=scale)
 

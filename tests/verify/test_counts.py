@@ -213,7 +213,7 @@ DOCUMENTS = [
         "positions.precision": [lambda cu: index(cu).bfloat16() - cu[numbers(cu) - 1].bfloat16()],
         "positions.clamped": [lambda cu: restarted(cu).clamp(max=511)],
         "positions.wrapped": [lambda cu: restarted(cu).short()],
-        "positions.mismatch": [lambda cu: restarted(cu) ** 2],
+        "positions.other": [lambda cu: restarted(cu) ** 2],
         "positions.packed.first_only": [
             lambda cu, rest=rest: torch.where(numbers(cu) == 1, restarted(cu), rest) for rest in (1, 0)
         ],  # LlamaFactory#7754

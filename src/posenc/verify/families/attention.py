@@ -155,7 +155,7 @@ class Attention(Family):
         if (most := float(sums.max())) > 1 + 1e-3 + eps:
             raise _refused("weights", f"the weights of a query sum to {most:.5g}: outputs are not means of v", most - 1)
         if self.causal and not shown.diagonal(axis1=-2, axis2=-1)[..., 1:].any():
-            raise _refused("window", "a token does not see its own key", 1.0)
+            raise _refused("hidden", "a token does not see its own key", 1.0)
         if self.causal and ahead:
             raise _refused("not_causal", "a query attends to keys ahead of it, although causal is declared", 1.0)
         if int(shown.sum(-1).max()) < 2:
@@ -315,7 +315,7 @@ class Attention(Family):
         less = [t - np.diagonal(t, axis1=-2, axis2=-1)[..., None] for t in (seen.value, want)]
         apart = np.nan_to_num(np.abs(less[0] - less[1]))
         b, h, i, j = np.unravel_index(apart.argmax(), apart.shape)
-        if not apart[b, h, i, j]:
+        if apart[b, h, i, j] <= TOLERANCE:  # the ratios are right: only the sums are wrong
             return {}
         found, expected = (float(t[b, h, i, j]) for t in less)
         scores = f"of the key at {at[j]} relative to the token itself at {at[i]}, head {h}"

@@ -32,7 +32,7 @@ MASKS = (SURPLUS, UNUSED, "decode.mask.top_left", "decode.mask.missing", OWN, CA
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax", "exp")
 SINKS, LONGEST = 4, 80  # first tokens that may stay visible; tokens of a pass that shows a window
-HIDDEN = -1e4  # a mask may be any large negative number
+HIDDEN = -9e3  # a mask may be any large negative number; some code adds -1e4
 LEAST = -745.0  # the logarithm of the smallest weight in float64
 
 

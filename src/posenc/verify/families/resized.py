@@ -74,6 +74,9 @@ def judge(mixed: Sequence[Mixed], rule: Rule | None, case: dict[str, Any]) -> st
         return OPEN.format(used, ", ".join(RULES_2D))
     if all(one.fits(rule) for one in resized):
         return ""
+    if all(Mixed(one.entries.T, one.image).fits(rule) for one in resized):
+        words = "as its transpose: rows and columns of the table are exchanged on the way to interpolation"
+        raise finding("learned.grid.interpolated_wrong", case, words=f"a table is interpolated {words}")
     first = next(one for one in resized if not one.fits(rule))
     (rows, columns), (h, w) = first.entries.shape, first.image.shape
     words: dict[str, Any] = {"used": used, "asked": rule, "table": f"{rows} x {columns}", "image": f"{h} x {w}"}
@@ -81,4 +84,6 @@ def judge(mixed: Sequence[Mixed], rule: Rule | None, case: dict[str, Any]) -> st
 
 
 def _unnamed(resized: Sequence[Mixed]) -> str:
+    if any(all(one.fits({"mode": mode}) for one in resized) for mode in ("nearest", "nearest-exact")):
+        return "the nearest entry"
     return "a rule without a name here" if any(one.is_mixed for one in resized) else "no interpolation"
