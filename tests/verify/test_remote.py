@@ -144,7 +144,7 @@ def test_what_a_recording_does_not_answer_is_not_judged(tmp_path):
     subject = remote.subject("rope2d_table_fn", remote.Recording(tmp_path))
     report = check(subject, convention="rope2d_table_fn", spec=TABLE)
     assert report.status == "cannot_tell"
-    assert len(report.not_judged) == 6
+    assert len(report.not_judged) == 8
     for text in ("[1]", "not json", "{"):
         (tmp_path / "answers.jsonl").write_text(text)
         with pytest.raises(ValueError, match="not a JSON object"):

@@ -23,7 +23,7 @@ SORTED = (
     "do not change, but keys cached by other code do not fit"
 )
 MEASURED = {f"rope.{code}" for code in ("frequency.base", "frequency.mismatch", "gain", "scaling.gain")}
-MEASURED |= {"rope.yarn.attention_factor"}
+MEASURED |= {"rope.yarn.attention_factor", "rope.partial.width"}
 OFF_BY_ONE = "rope.positions.off_by_one"
 WAYS = {1.0: "counter-clockwise", -1.0: "clockwise"}
 

@@ -204,19 +204,17 @@ class Picture(Grid):
     def faults(self) -> Iterator[Fault]:
         """Yield coordinates that span the image otherwise."""
         yield from super().faults()
-        for span, (how, _) in SPANS.items():
-            for side, (over, _) in SIDES.items():
-                words = f"coordinates run {how.format(over)}"
-                yield self._spans(f"{span}{side}", words)
-        yield self._spans("cells", "coordinates count patches")
-
-    def _spans(self, span: str, words: str) -> Fault:
-        """Return the fault of other coordinates, and how to declare them."""
-        asked = self.truth["span"]
-        values = {"message": f"{words}; the specification asks for {asked}"}
-        if span in COORDINATES:
-            values["message"] += f" (if they are right, declare coordinates: {span})"
-        return Fault("rope2d.coordinates_wrong", {"span": span}, values)
+        ways, asked = {"cells": "count patches"}, self.truth["span"]
+        ways |= {f"{a}{b}": f"run {how.format(of)}" for a, (how, _) in SPANS.items() for b, (of, _) in SIDES.items()}
+        fix = (
+            {}
+            if asked == "cells"
+            else {"fix": "Give the centre of patch i of n the coordinate 2 pi ((2i + 1) / n - 1)."}
+        )
+        for span, how in ways.items():
+            hint = f" (if they are right, declare coordinates: {span})" * (span in COORDINATES)
+            values = {"message": f"coordinates {how}; they should {ways[asked]}{hint}", **fix}
+            yield Fault("rope2d.coordinates_wrong", {"span": span}, values)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return a table that is cut from one of a wider image, or what the steps show."""

@@ -218,6 +218,7 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
     pair, base = int(np.abs(found / np.where(freq == 0, np.inf, freq) - 1).argmax()), base_of(found, asked.rotary_dim)
     if base is not None and abs(found[0] - 1) < 1e-4:
         used, right = known(base), base_of(freq, asked.rotary_dim) or asked.base
+        right = asked.base if abs(right / asked.base - 1) < 1e-6 else right
         return Fault("rope.frequency.base", {}, {"used": base if used == right else used, "asked": right})
     values: dict[str, Any] = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair])}
     return Fault("rope.frequency.mismatch", {}, values)
