@@ -8,7 +8,10 @@ import inspect
 import json
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import posenc
 from posenc import laws
@@ -21,6 +24,7 @@ from posenc.parity import loading
 from posenc.parity import table as rules_table
 from posenc.verify import explain, spec
 from posenc.verify.conventions import CONVENTIONS
+from posenc.verify.families import added_words, rotation_asked
 
 HERE = Path(__file__).parent
 
@@ -137,6 +141,100 @@ def _outcome() -> list[str]:
     return lines
 
 
+# the frequency f of pair k, in Python; w is base ** (-2 * k / d), d the rotated width, n the length of the text, and L
+# original_max_position_embeddings. A gain other than 1 multiplies q and k
+_STRETCHED = "original_max_position_embeddings"
+SCALINGS = {
+    "default": "f = w",
+    "linear": "f = w / factor",
+    "ntk_alpha": "f = (base * alpha ** (d / (d - 2))) ** (-2 * k / d)",
+    "dynamic": "f = (base * (factor * max(n, L) / L - factor + 1) ** (d / (d - 2))) ** (-2 * k / d)",
+    "yarn": (
+        "low = floor(d * log(L / (2 * pi * beta_fast)) / (2 * log(base))); "
+        "high = ceil(d * log(L / (2 * pi * beta_slow)) / (2 * log(base))); "
+        "f = w / factor + (w - w / factor) * clip((high - k) / (high - low), 0, 1); gain = 0.1 * log(factor) + 1"
+    ),
+    "llama3": (
+        "part = (L * w / (2 * pi) - low_freq_factor) / (high_freq_factor - low_freq_factor); "
+        "f = w / factor + (w - w / factor) * clip(part, 0, 1)"
+    ),
+    "longrope": "f = w / (short_factor if n <= L else long_factor); gain = sqrt(1 + log(factor) / log(L))",
+    "proportional": "f = w * (k < rotary_dim / 2)",
+}
+SAME = {"default": "none mrope", "longrope": "su"}  # other names
+REMARKS = {"proportional": "(d = head_dim)", "ntk_alpha": "(HunYuan's; its files name it dynamic)"}
+_WORDS = {
+    **{"max_positions": 8192, "alpha": 8.0, "factor": 4.0, _STRETCHED: 1024, "rotary_dim": 16},
+    **{"low_freq_factor": 1.0, "high_freq_factor": 4.0, "short_factor": [1.0] * 16, "long_factor": [2.0] * 16},
+    **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 0.7, "mscale_all_dim": 0.5, "attention_factor": 1.1},
+    **{"truncate": False},
+}  # each in turn is left out; what is refused then is needed
+
+
+_MEANT = {
+    **{"half": "all sines first", "interleaved": "sines and cosines in turn"},
+    **{"xy": "x first", "yx": "y first", "woven_xy": "x and y in turn"},
+}
+# variants of other encodings than sinusoids
+_OTHERS = {
+    "authors": "ALiBi; beyond a power of two, heads get every other slope of the next one (also the default)",
+    "geometric paper": "ALiBi; head i of n has slope 2 ** (-8 * i / n), whatever n",
+    "falcon": "ALiBi; slope, position and product are rounded to bfloat16",
+    "learned": "ALiBi; any slopes",
+    "symmetric": "ALiBi; keys ahead get the same penalty as keys behind",
+    "one-sided": "ALiBi; keys ahead get none",
+    "c2p p2c": "DeBERTa; one of the two terms, else both",
+}
+
+
+def scaling_spec(name: str) -> dict[str, Any]:
+    """Return a specification of a scaling with the words that it needs, as `posenc verify` refuses it without them."""
+    said: dict[str, Any] = {"head_dim": 32, "base": 10000.0, "scaling": {"rope_type": name}, **_WORDS}
+    if name != "proportional":
+        del said["rotary_dim"]
+    for word in [word for word in _WORDS if word in said and (name, word) != ("proportional", "rotary_dim")]:
+        less = {key: value for key, value in said.items() if key != word}
+        with suppress(ValueError):
+            asked = rotation_asked.read(spec.read(less, "rope_fn")[0])
+            asked.inv_freq(1), asked.inv_freq(asked.original + 1)
+            said = less
+    return said
+
+
+def _scalings() -> list[str]:
+    """Return the formula and the needed words of each rope_type."""
+    lines = [_wrapped("rope_type, its frequency f of pair k, and the words that it needs; w = base ** (-2 * k / d)", 0)]
+    for name, formula in SCALINGS.items():
+        needed = [word for word in scaling_spec(name) if word in _WORDS]
+        names = " ".join((name, SAME.get(name, ""), REMARKS.get(name, ""))).split()
+        lines += [" ".join(names), *(_wrapped(part, 4, 8) for part in formula.split("; "))]
+        lines += [_wrapped(f"needs {' '.join(needed)}", 4)] if needed else []
+    return lines
+
+
+def _variants() -> list[str]:
+    """Return what each variant of a sinusoid fixes, for texts and for images: what differs from a spec without it."""
+    fixed: dict[str, list[str]] = {}
+    for name in spec.FORMULAS.split():
+        words = [*_differs(name, image=False)]
+        words += [f"{said} (images)" for said in _differs(name, image=True) if said not in words]
+        fixed.setdefault("; ".join(words) or "nothing beyond the paper's formula", []).append(name)
+    fixed |= {words: [names] for names, words in _OTHERS.items()}
+    return [_wrapped(f"{' '.join(names)}: {words}", 0, 4) for words, names in fixed.items()]
+
+
+def _differs(name: str, *, image: bool) -> Iterator[str]:
+    plain, own = (added_words.read({"dim": 16, **said}, image=image)[0] for said in ({}, {"variant": name}))
+    for key, what in (("rule", ""), ("order", ""), ("join", ""), ("start", "first position ")):
+        said = dict.fromkeys(one[key] for one in own)
+        if said != dict.fromkeys(one[key] for one in plain):
+            names = (_MEANT.get(one, f"{one}".split(", ")[0].removesuffix(".0")) for one in said)
+            yield what + " or ".join(names)
+    said = dict.fromkeys("divided" if one["over"] else "as they are" for one in own)
+    if said.keys() != {"as they are"}:
+        yield f"positions {' or '.join(said)} by the size, times 2 pi"
+
+
 BEGIN, END = "<!-- generated by docs/generate.py -->\n", "<!-- end -->\n"
 
 
@@ -157,7 +255,7 @@ def verify_page() -> str:
     for word in sorted(spec.WORDS - {"kind"}):
         values.setdefault(explain.values_of(word), []).append(word)
     lines += [_wrapped(f"{' '.join(words)}: {value.replace('`', '')}", 0, 4) for value, words in values.items()]
-    lines += [_wrapped("rope_type: " + ", ".join(sorted(spec.SCALINGS | spec.ONLY_CONFIG)), 0, 4), "```"]
+    lines += ["```", "", "```text", *_scalings(), "```", "", "```text", *_variants(), "```"]
     return head + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2]
 
 

@@ -38,7 +38,37 @@ PARAMS = {
     "llama_4_scaling": {LENGTH: 16384, "beta": 0.1},
     "yarn": {"factor": 16, LENGTH: 16384, "beta": 32, "alpha": 1, "apply_scale": False},
 }  # fmt: skip
+# params.json of Llama 3.1 8B and of Llama 4 Scout: Meta's code has factor 8 and 16, and 8192 trained positions
+META = {"dim": 4096, "n_layers": 8, "n_heads": 32, "n_kv_heads": 8, "rope_theta": 500000.0, "use_scaled_rope": True}
+SCOUT = {
+    **META, "dim": 5120, "n_heads": 40, "attention_chunk_size": 8192, "nope_layer_interval": 4,
+    "moe_args": {"num_experts": 16},
+}  # fmt: skip
 SCALING = {"rope_type": "linear", "factor": 4.0}
+# what the publisher's own code reads, and no class of transformers
+DBRX = {
+    "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768,
+    "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "model_type": "", "rope_theta": 500000},
+}  # fmt: skip
+NOMIC = {
+    "model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 2048,
+    "rotary_emb_base": 10000.0, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None, "rotary_scaling_factor": None, "max_trained_positions": 2048,
+}  # fmt: skip
+VL2 = {
+    "model_type": "deepseek_vl_v2",
+    "language_config": {
+        "model_type": "deepseek_v2", "hidden_size": 1280, "num_hidden_layers": 12, "num_attention_heads": 10,
+        "max_position_embeddings": 4096, "kv_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0,
+        "rope_theta": 10000, "use_mla": False,
+    },
+}  # fmt: skip
+ZAMBA = {
+    "model_type": "zamba2", "hidden_size": 2560, "num_hidden_layers": 54, "num_attention_heads": 32,
+    "max_position_embeddings": 4096, "rope_theta": 10000, "use_mem_rope": True,
+}  # fmt: skip
+MPT = {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32, "max_seq_len": 2048,
+    "attn_config": {"alibi": True, "alibi_bias_max": 8, "attn_impl": "torch"}}  # fmt: skip
 
 
 def without(fields, *keys):
@@ -76,6 +106,8 @@ RIGHT = {
     "HunyuanOCR, nested": {"model_type": "hunyuan_vl", "text_config": without(HUNYUAN, "model_type")},
     "HunyuanOCR, both names": scaled(HUNYUAN, mrope_section=[16, 16, 16, 16]),
     "HunyuanOCR, floats": scaled(HUNYUAN, xdrope_section=[32.0, 16.0, 16.0]),
+    "Zamba 2, without its list": ZAMBA,
+    "Zamba 2, another width": {**ZAMBA, "attention_head_dim": 80},
     "HunyuanOCR, new key": renamed(without(HUNYUAN, "rope_theta"), rope_theta=10000.0),
 }
 

@@ -8,17 +8,21 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import posenc
 from pages import DOCS, differences, generate
 from posenc.character import Character
 from posenc.cli import table
+from posenc.verify import spec
+from posenc.verify.families import rotation_asked
 from posenc.versions import EXPORTS
 
 PEER_TESTS = Path(__file__).parent / "peers"
 PEERS = json.loads((DOCS / "peers.json").read_text())
 NO_ONNX = pytest.mark.skipif(not EXPORTS or not find_spec("onnxscript"), reason="needs torch 2.9 and onnxscript")
+FUNCTIONS = {name: getattr(np, name) for name in ("clip", "floor", "ceil", "log", "sqrt", "pi")}
 EXPORTER = [NO_ONNX, pytest.mark.slow, pytest.mark.compiles, pytest.mark.filterwarnings("ignore")]
 
 
@@ -38,6 +42,29 @@ def without_numbers(page):
 def test_generated_pages_are_in_step(name):
     page, fresh = (DOCS / name).read_text(), generate.PAGES[name]()
     assert differences(without_numbers(page), without_numbers(fresh)) == [], "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("name", generate.SCALINGS)
+def test_the_formula_of_a_scaling_is_that_of_the_check(name):
+    words = generate.scaling_spec(name)
+    asked = rotation_asked.read(spec.read(words, "rope_fn")[0])
+    d, length = asked.rotary_dim, words.get("original_max_position_embeddings", 1)
+    for n in (1, 4 * length):
+        k = np.arange(d // 2)
+        known = {
+            "k": k,
+            "d": d,
+            "n": n,
+            "L": length,
+            "w": 1e4 ** (-2 * k / d),
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "gain": 1,
+        }
+        lists = {word: np.array(value) for word, value in words.items() if isinstance(value, list)}
+        exec(generate.SCALINGS[name].replace("; ", "\n"), FUNCTIONS, known := {**words, **known, **lists})
+        np.testing.assert_allclose(asked.inv_freq(n), known["f"], rtol=1e-12)
+        assert asked.gain(n) == pytest.approx(known["gain"], rel=1e-12)
 
 
 def test_a_rounding_is_no_difference_and_anything_else_is():

@@ -18,7 +18,8 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 WORLD = 2
-SHARDED = ("at the root", "on its own")
+SHARDED = ("at the root", "on its own")  # of FSDP2
+WRAPPERS = ("DDP", "FSDP 1")
 Results = dict[str, Tensor]
 
 
@@ -49,6 +50,27 @@ def trained(model: nn.Module, rows: slice) -> tuple[Tensor, Results, Results]:
         found = whole(gradients(model))
         optimiser.step()
     return logits.detach(), found, whole(dict(model.named_parameters()))
+
+
+def followed(model: nn.Module, rows: slice) -> Tensor:
+    """Return the logits of some rows of a batch in three steps of training."""
+    tokens = torch.randint(11, (2 * WORLD, 9), generator=torch.Generator().manual_seed(1))[rows]
+    optimiser, seen = torch.optim.AdamW(model.parameters(), lr=0.1), []
+    for _ in range(3):
+        optimiser.zero_grad()
+        seen.append(model(tokens))
+        F.cross_entropy(seen[-1][:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimiser.step()
+    return torch.stack(seen).detach()
+
+
+def wrapped(model: nn.Module, how: str) -> nn.Module:
+    """Wrap a model in DDP or FSDP 1."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if how == "DDP":
+        return nn.parallel.DistributedDataParallel(model)
+    return FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
 
 
 def sharded(model: Any, how: str, mesh: Any, **options: Any) -> Any:

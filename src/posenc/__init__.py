@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers that read an installed
     from posenc.families import Norm as Norm
     from posenc.families import Rotary as Rotary
     from posenc.families import ScoreMap as ScoreMap
+    from posenc.families import Table as Table
     from posenc.families import ValueRotary as ValueRotary
     from posenc.interop import hf as hf
     from posenc.mapped import Mapped as Mapped
@@ -54,17 +55,19 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers that read an installed
     from posenc.registry import register as register
     from posenc.rephasing import move_keys as move_keys
     from posenc.rephasing import rephase as rephase
+    from posenc.verify.identity.identify import identify as identify
 
 _HOMES = {
     "attention": "attend explain",
     "compose": "Compose PerLayer",
     "encoding": "Encoding Placed",
-    "families": "Additive Bias ContentBias Embedded Norm Rotary ScoreMap ValueRotary",
+    "families": "Additive Bias ContentBias Embedded Norm Rotary ScoreMap Table ValueRotary",
     "mapped": "Mapped OnAxes",
     "memory": "reuse_pages",
     "piecewise": "Piecewise",
     "rephasing": "move_keys rephase",
     "registry": "Card Dims card create names register",
+    "verify.identity.identify": "identify",
 }
 _MODULES = [
     "character",

@@ -1,12 +1,16 @@
 """Combinations of encodings: several at once, or one for each layer."""
 
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from posenc import config
+from posenc.config.notes import noted
+from posenc.config.reading import checked
 from posenc.configured import by_layer, preset
 from posenc.encoding import Encoding, Placed, Pos
 from posenc.mapped import Wrapper, as_before, refuse_layers, same
@@ -208,7 +212,7 @@ class PerLayer(Encoding):
         Queries grow by `QueryTemperature` as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4,
         Inkling), and values of DeepSeek-V4 rotate by `VORoPE`. Layers with equal encodings share one object. A
         layer with two attention modules has two entries, as in its cache. Windows and learned tensors are not
-        included.
+        included. What `posenc inspect` warns of is a UserWarning here.
 
         Args:
             source: A config.json, a directory that contains one, or a mapping.
@@ -219,12 +223,16 @@ class PerLayer(Encoding):
             ValueError: As for `config.rotary` and `config.layer_types`, or posenc does not have the encoding.
             TypeError: As for `config.rotary` and `config.layer_types`.
 
-        >>> PerLayer.from_config({"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": 8}).index
+        >>> smollm3 = {"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": 8, "rope_theta": 2e6}
+        >>> PerLayer.from_config(smollm3).index
         (0, 0, 0, 1, 0)
         """
-        parts = by_layer(source, pairing=pairing, seq_len=seq_len)
-        made = {id(own): own[0] if len(own) == 1 else Compose(*own) for own in parts}
-        return cls([made[id(own)] for own in parts])
+        source = checked(source)
+        made = per_layer(by_layer(source, pairing=pairing, seq_len=seq_len))
+        with suppress(ValueError):  # kinds of layers may have several bases here, unlike in `inspect`
+            for one in noted(source, pairing=pairing):
+                warnings.warn(f"PerLayer.from_config: {one.message} {one.fix} ({one.code})", stacklevel=2)
+        return made
 
     @classmethod
     def preset(cls, name: str, n_layers: int, *, head_dim: int | None = None, base: float | None = None) -> "PerLayer":
@@ -248,7 +256,7 @@ class PerLayer(Encoding):
         >>> PerLayer.preset("irope", 8, head_dim=64).index
         (0, 0, 0, 1, 0, 0, 0, 1)
         """
-        return cls.from_config(preset(name, n_layers, head_dim=head_dim, base=base))
+        return per_layer(by_layer(preset(name, n_layers, head_dim=head_dim, base=base), pairing=None, seq_len=None))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -296,6 +304,12 @@ class PerLayer(Encoding):
     @property
     def _members(self) -> list[Encoding]:
         return list(self.distinct)  # type: ignore[arg-type]
+
+
+def per_layer(parts: Sequence[tuple[Encoding, ...]]) -> PerLayer:
+    """Construct the encoding of layers whose parts apply together; layers with the same tuple share one object."""
+    made = {id(own): own[0] if len(own) == 1 else Compose(*own) for own in parts}
+    return PerLayer([made[id(own)] for own in parts])
 
 
 def _rescales(encoding: Encoding) -> bool:

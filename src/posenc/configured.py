@@ -10,13 +10,9 @@ from posenc.config.reading import Checked
 from posenc.encoding import Encoding
 
 # types whose layers without rotation have an encoding that is not one of a single layer
-_INSTEAD = {
-    "esm": "adds a learned table to the tokens (posenc.Learned)",
-}
-_EACH_BASE = (
-    "granite_swa",
-    "granitemoe_swa",
-)  # their list of bases has a base for each layer, not zeros for layers without rotation
+_INSTEAD = {"esm": "adds a learned table to the tokens (posenc.Learned)"}
+# types whose list of bases has a base for each layer, not zeros for layers without rotation
+_EACH_BASE = ("granite_swa", "granitemoe_swa")
 _KEYS_ARE_VALUES = ("deepseek_v4",)  # they rotate once, as keys; outputs are rotated back
 
 # patterns of layers by name, and the model type of each

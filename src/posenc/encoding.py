@@ -36,11 +36,13 @@ class Encoding(nn.Module):
 
     family: ClassVar[str] = "none"
     n_axes: int = 1
+    max_len: Any = None  # the number of positions along the shortest axis, if there is a last one
     accepts_real: bool = True  # False: only integer positions have a meaning, and real ones are refused
     reads_x: bool = False
     reads_qk: bool = False  # True: bias() reads q and k, and needs them before the rotation
     rescores: bool = False  # True: rescore() changes whole rows of scores, so they must be formed
     turns_in_bias: bool = False  # True: bias() replaces q.k by other products, after other members rotate q and k
+    _first_pos: int = 0  # the first position of an encoding that has a last one
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, for which half precision is too coarse
 
     def place(
@@ -62,7 +64,7 @@ class Encoding(nn.Module):
 
         Raises:
             TypeError: `pos` is not a tensor, or is in half precision.
-            ValueError: Its shape does not match `n_axes`, or `dtype` is half precision.
+            ValueError: Its shape does not match `n_axes`, `dtype` is half precision, or a position is beyond the last.
         """
         pos = self._check(pos, dtype)
         if self.reads_x and x is not None and pos.ndim == 1 + (self.n_axes > 1):
@@ -150,6 +152,20 @@ class Encoding(nn.Module):
         """
         return out
 
+    def check_heads(self, q: Tensor) -> None:
+        """Raise unless q has the heads (`n_heads`) and the width (`head_dim`) that this encoding was made for, if any.
+
+        Raises:
+            ValueError: It has others.
+        """
+        shape = {"n_heads": q.shape[1], "head_dim": q.shape[-1]}
+        made = {fact: getattr(self, fact) for fact in shape if hasattr(self, fact)}
+        if any(made[fact] != shape[fact] for fact in made):
+            raise ValueError(
+                f"{self.name}: made for {' and '.join(f'{fact}={n}' for fact, n in made.items())}; got q of shape "
+                f"{tuple(q.shape)}, which is (batch, heads, seq, head_dim)."
+            )
+
     def score_scale(self, head_dim: int) -> float:
         """Return the factor of q . k."""
         return float(head_dim**-0.5)
@@ -221,6 +237,11 @@ class Encoding(nn.Module):
                 f"{self.name}: needs integer positions, because it has no values between them; got {pos.dtype}. "
                 "Pass pos.long()."
             )
+        if self.max_len is not None and self.n_axes == 1:
+            why = f"it was made with max_len={self.max_len}"
+            positions.check_range(checked, self.max_len, self.name, why, start=self._first_pos)
+            if not positions.may_look(checked):  # beyond the table, where the index kernel raises
+                checked = torch.where((checked >= self._first_pos) & (checked < self.max_len), checked, self.max_len)
         return checked
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Encoding":

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from posenc import config, frequencies
-from posenc.config import kinds, unrotated
+from posenc.config import kinds, notes, unrotated
 from posenc.config.growth import growth
 from posenc.config.known import known_models
 from posenc.config.model import open_model, stacks
+from posenc.config.reading import checked
 
 Array = np.ndarray
 Fate = Literal["kept", "blended", "divided"]
@@ -49,21 +50,23 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         known = models[target]
         target, trained = known["config"], known["original_max_len"]
         pairing = known["pairing"] if pairing is None else pairing
+    noted = notes.noted(target := checked(target), pairing=pairing)
+    warned = [{"code": one.code, "key": one.key, "message": one.message} for one in noted]
     if len(parts := stacks(target)) > 1:
         each = {name: inspect(part, pairing=pairing) for name, part in parts.items()}
         rows = [row | {"kind": f"{name} {row['kind']}"} for name, found in each.items() for row in found["layers"]]
-        return {"layers": rows, "warnings": [one for found in each.values() for one in found["warnings"]]}
+        return {"layers": rows, "warnings": warned}
     (target,) = parts.values()  # read once for all kinds
     if (ways := unrotated.ways(open_model(target))) is not None:
         rows = []
         for way in ways:
             row = {"kind": way.part, "count": way.count, "encoding": way.encoding, "options": dict(way.options)}
             rows.append(row | ({"also": dict(way.also)} if way.also else {}) | dict.fromkeys(_OF_ROTATION))
-        return {"layers": rows, "warnings": []}
+        return {"layers": rows, "warnings": warned}
     counts: list[tuple[str | None, int | None]] = [(None, None)]
     with suppress(ValueError):  # without the number of layers, read one kind; `rotary` raises if that is wrong
         counts = [*config.layer_types(target).items()]
-    found, warnings = [], []
+    found = []
     for kind, count in counts:
         if kind is not None and not kinds.rotates(kind):
             encoding = "nope" if kind == kinds.NOPE else "none"
@@ -72,8 +75,7 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
             continue
         rotary = config.rotary(target, kind, pairing=pairing)
         found.append(_layer(target, rotary, count, pairing, trained) | _also(target, rotary.layer_type, pairing))
-        warnings += [w for w in rotary.warnings if w not in warnings]
-    return {"layers": found, "warnings": [{"code": w.code, "key": w.key, "message": w.message} for w in warnings]}
+    return {"layers": found, "warnings": warned}
 
 
 def fates(plain: Array, scaled: Array, factor: float | None) -> tuple[Fate, ...]:

@@ -5,7 +5,7 @@ encodings are read from their files, and a class is imported on first use. So is
 has an entry point (`posenc.offered`) and registers itself under its name.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -52,6 +52,9 @@ class Dims:
         if grid is not None:
             known |= {argument: grid[part] for argument, part in _parts_of_a_grid(required).items()}
         return {fact: value for fact, value in known.items() if value is not None}
+
+
+USUAL = Dims(d_model=64, n_heads=4, n_kv_heads=4, head_dim=64, max_len=1024)  # of a user's class, where none are given
 
 
 def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
@@ -170,7 +173,12 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
     >>> create("alibi", dims=Dims(n_heads=8))
     ALiBi(n_heads=8, slopes='authors', bias_max=8.0, sides='symmetric', scale=1.0)
     """
-    cls = find_class(name)
+    plan = {} if ":" in name else card(name).plans.get(name, {})
+    return construct(find_class(name), dims, {**plan, **options})
+
+
+def construct(cls: type, dims: Dims | None, options: Mapping[str, Any]) -> Any:
+    """Construct an encoding of a class as `create` does, and raise the same errors."""
     accepted = parameters(cls)
     for option in options:
         if option not in accepted:
@@ -180,11 +188,9 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
                 + (f"; did you mean {near[0]!r}?" if near else ".")
                 + f" Options: {', '.join(accepted) or 'none'}."
             )
-    plan = {} if ":" in name else card(name).plans.get(name, {})
-    options = {**plan, **options}
     required = [p.name for p in accepted.values() if p.default is p.empty]
     known = (dims or Dims()).offer(required)
-    arguments = {fact: value for fact, value in known.items() if fact in accepted} | options
+    arguments = {fact: value for fact, value in known.items() if fact in accepted} | dict(options)
     missing = [argument for argument in required if argument not in arguments]
     if missing:
         raise TypeError(_what_is_missing(cls, missing))

@@ -16,10 +16,12 @@ import posenc
 from posenc import attend, positions
 from posenc.nn import LanguageModel
 from strategies import normal
-from two_ranks import SHARDED, WORLD, assert_same, rank, run_ranks, sharded, trained
+from two_ranks import SHARDED, WORLD, WRAPPERS, assert_same, followed, rank, run_ranks, sharded, trained, wrapped
 
 HEADS = 4
+DIMS = posenc.Dims(d_model=16, n_heads=HEADS, n_kv_heads=2, head_dim=4, max_len=16)
 MODELS = ("t5", "kerple")
+WRAPPED = ("learned", "fire", "shaw", "transformer_xl", "cope", "rope")
 SPLIT = ("alibi", "t5", "kerple", "relative_bias", "fire", "fox")
 OPTIONS: dict[str, dict[str, Any]] = {
     "causal": {},
@@ -32,9 +34,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def language_model(name: str) -> LanguageModel:
-    """Two layers that share one learned bias, drawn from a seed."""
+    """Two layers that share one learned encoding, drawn from a seed."""
     torch.manual_seed(0)
-    encoding = posenc.create(name, n_heads=HEADS)
+    learned = {"rope": {"trainable": True}, "shaw": {"max_distance": 5}}.get(name, {})
+    encoding = posenc.create(name, dims=DIMS, **learned)
     model = LanguageModel(vocab_size=11, d_model=16, n_layers=2, n_heads=HEADS, n_kv_heads=2, encoding=encoding)
     for parameter in encoding.parameters():
         nn.init.normal_(parameter)
@@ -69,6 +72,10 @@ def compute(number: int, mesh: Any) -> dict[str, Any]:
             model = sharded(language_model(name), how, mesh)
             local = {n: p.to_local().shape for n, p in model.encoding.named_parameters()}
             found[f"{name} {how}"] = trained(model, slice(2 * number, 2 * number + 2)), local
+    for name in (*MODELS, *WRAPPED):
+        for how in WRAPPERS:
+            model = wrapped(language_model(name), how)
+            found[f"{name} {how}"] = followed(model, slice(2 * number, 2 * number + 2))
     n = HEADS // WORLD
     for name in SPLIT:
         for what, options in OPTIONS.items():
@@ -102,6 +109,14 @@ def test_fsdp_has_the_gradients_and_the_step_of_one_process(found: Any, name: st
         for key, shape in local.items():  # half of each table on each rank
             assert shape[0] == start[key].shape[0] // WORLD
             assert float(results[0][f"encoding.{key}"].abs().max()) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", WRAPPERS)
+@pytest.mark.parametrize("name", [*MODELS, *WRAPPED])
+def test_ddp_and_fsdp_1_take_the_steps_of_one_process(found: Any, name: str, how: str) -> None:
+    got = torch.cat([one[f"{name} {how}"] for one in found], 1)
+    torch.testing.assert_close(got, followed(language_model(name), slice(None)), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_a_file_a_directory_and_a_name(tmp_path, capsys):
 UNREAD = [
     (CONFIG | {"rope_ratio": 50}, "rope_ratio"),
     ({"model_type": "bloom", "n_layer": 2, "n_head": 4, "rope_theta": 5e5}, "rope_theta"),
-    ({"dim": 64, "n_layers": 2, "n_heads": 2, "rope_theta": 5e5, "use_scaled_rope": True}, "use_scaled_rope"),
+    ({"dim": 64, "n_layers": 2, "n_heads": 2, "rope_theta": 5e5, "rope_factor": 40}, "rope_factor"),
 ]
 
 

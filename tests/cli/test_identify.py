@@ -60,6 +60,7 @@ def test_a_rotation_is_reported_line_by_line(identify):
     assert found["gain"] == "1"
     assert found["direction"] == "counterclockwise"
     assert found["first position"] == "0"
+    assert found["in posenc"] == "posenc.RoPE(head_dim=32, base=123456.0)"
     assert found["fed float32"] == "positions in float32 or finer, frequencies in float64, products in float64"
     assert "whether 123456 is the base" in done.stdout.replace("123,456 is", "123456 is")
     (announced,) = done.stderr.splitlines()
@@ -104,7 +105,19 @@ def test_what_rotates_nothing_is_identified_too(identify):
     found = reported(identify(SLOPES, "--in-process", "--json"))
     assert (found["kind"], found["scaling"], found["parameters"]) == ("slopes", "geometric", {"bias_max": 8.0})
     done = identify(SLOPES, "--in-process")
-    assert [line.split() for line in done.stdout.splitlines()[1:]] == [["scaling", "geometric"], ["bias", "max", "8"]]
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()[1:]]
+    assert lines == [
+        ["scaling", "geometric"],
+        ["bias", "max", "8"],
+        ["in", "posenc", "posenc.ALiBi(n_heads=n_heads, slopes='geometric')"],
+    ]
+
+
+def test_an_old_module_is_named_by_its_tensors(identify):
+    done = identify("import torch\ndef build(): return torch.nn.ModuleDict({'wpe': torch.nn.Embedding(64, 8)})\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "identified: subject.py as module"
+    assert done.stdout.split()[-3:] == ["posenc", "posenc.Learned(d_model=8,", "max_len=64)"]
 
 
 @pytest.mark.sample(1)

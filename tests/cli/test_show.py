@@ -125,7 +125,7 @@ def test_a_class_without_a_card_shows_its_docstring_and_options():
     assert "Add the position to every lane." in shown
     assert "d_model  Lanes of a token, all of them. Required." in shown
     assert "slope=1.0  Of the ramp." in shown
-    assert "drawn for Ramp(d_model=32, slope=1.0)" in shown
+    assert "drawn for Ramp(d_model=64, slope=1.0)" in shown
 
 
 def test_a_class_that_nobody_can_guess_arguments_for_is_shown_without_a_picture():

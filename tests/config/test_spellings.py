@@ -122,7 +122,8 @@ BORROWED = {"exaone": "llama", "sarvam_mla": "deepseek_v3", "sarvam_moe": "glm4_
 BY_LAYER = {"granite_swa", "granitemoe_swa", "molmo2_text"}
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers")
 # types without a reader, and types that are read only with a list of their layers
-UNREAD = {"clvp_encoder", "inkling2_text", "inkling2_loop_text", "wav2vec2-conformer", "whisper", "zamba2"}
+UNREAD = {"clvp_encoder", "inkling2_text", "inkling2_loop_text", "wav2vec2-conformer", "whisper"}
+UNREAD |= {"nemotron_h", "zamba2"}
 
 
 def known(name):

@@ -50,6 +50,20 @@ def test_a_resized_table_keeps_its_ends_its_offset_and_what_lies_on_a_line() -> 
     assert learned.bfloat16().resized(7).weight.dtype == torch.bfloat16
 
 
+def test_a_cropped_table_has_the_first_positions_and_its_offset() -> None:
+    learned = posenc.Learned(d_model=2, max_len=5, offset=2, padding_idx=1)
+    shorter = learned.cropped(3)
+    assert torch.equal(shorter.weight, learned.weight[:5])
+    assert shorter.options() == learned.options() | {"max_len": 3}
+    assert torch.equal(shorter.vectors(torch.arange(-1, 3)), learned.vectors(torch.arange(-1, 3)))
+    with torch.no_grad():
+        shorter.weight.zero_()
+    assert learned.weight[2:].abs().min() > 0
+    for wrong, why in ((6, "own 5 positions; got max_len=6"), (0, "must be at least 1; got max_len=0")):
+        with refuses(ValueError, "Learned: ", why):
+            learned.cropped(wrong)
+
+
 class Wide(posenc.Learned):
     """A subclass of a user's own."""
 

@@ -115,6 +115,7 @@ TEXTS = [
     ("learned.scaled", Learned(tail=lambda x, c: x + 0.5 * c), LEARNED),
     ("learned.input.scaled", Learned(tail=lambda x, c: 4 * x + c), LEARNED),
     ("learned.not_used", Learned(tail=lambda x, c: x * 1), LEARNED),
+    ("learned.position.missing", Learned(tail=lambda x, c: torch.cat((x[:, :1], x[:, 1:] + c[:-1]), 1)), LEARNED),
     # tables that grow, with and without a length that is asked for
     ("pass", Grows(new_rows, keeps=True), {**LEARNED, "max_positions": 30}),
     ("pass", Grows(new_rows), {**LEARNED, "table_rows": 12}),

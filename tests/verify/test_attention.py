@@ -27,7 +27,7 @@ def rotate(x, p, base=10000.0, layout="half"):
 
 def attention(
     of_q=lambda p: p, of_k=lambda p: p, bias=None, causal=True, scale=0.25, base=10000.0, layout="half", sink=None,
-    window=None, after=lambda weights: weights, k_base=None, zeta=None,
+    window=None, after=lambda weights: weights, k_base=None, zeta=None, hides=lambda q, k: q < 0,
 ):  # fmt: skip
     """Return attention(q, k, v, positions) with one choice that may be wrong."""
 
@@ -41,7 +41,7 @@ def attention(
         scores = (q @ k.mT if bias else a @ b.mT) * scale
         scores = scores if bias is None else scores + bias(p)
         apart = torch.arange(len(p))[:, None] - torch.arange(len(p))
-        hidden = (apart < 0) & bool(causal) | (apart.abs() >= (window or 10**6))
+        hidden = (apart < 0) & bool(causal) | (apart.abs() >= (window or 10**6)) | hides(index(p)[:, None], index(p))
         scores = scores.masked_fill(hidden, -math.inf)
         if sink is not None:
             column = torch.tensor(sink)[:, None, None].expand(*scores.shape[:-1], 1)
@@ -79,6 +79,7 @@ def by_positions(width):
 
 
 ONE_SIDE = {"encoding": "rope", "head_dim": 16, "heads": 3, "layout": "half", "base": 50000.0}
+WINDOW = {**ROPE, "causal": True, "window": 4}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 TABLE = [
     ("rope", attention(), ROPE, "pass"),
@@ -129,6 +130,11 @@ TABLE = [
     ("window by positions", by_positions(4), {**ROPE, "causal": True, "window": 4}, "pass"),
     ("window by positions, far", by_positions(2), {**ROPE, "window": 2, "max_positions": 256}, "pass"),
     ("wide window by positions", by_positions(5), {**ROPE, "causal": True, "window": 4}, "attention.window"),
+    ("blocks", attention(hides=lambda q, k: q // 4 != k // 4), WINDOW, "attention.hidden"),
+    # masks
+    ("own key", attention(hides=lambda q, k: (q == k) & (q > 0)), {**ROPE, "causal": True}, "attention.hidden"),
+    ("causal, not asked", attention(), {**ROPE, "causal": False}, "attention.hidden"),
+    ("causal, undeclared", attention(causal=True), ROPE, "pass"),
     # values
     ("values rotated", lambda q, k, v, p: attention()(q, k, rotate(v, p), p), ROPE, "attention.values_rotated"),
     # scaling
@@ -147,9 +153,16 @@ def test_attention(subject, spec, name):
     assert code(subject, spec) == name
 
 
-def test_a_sink_is_reported():
-    found = verify.check(attention(sink=[0.5, 1.0, -1.0]), convention="attention", spec=ROPE)
-    assert any(said.startswith("the size of each head's sink") for said in found.not_judged)
+@pytest.mark.parametrize(
+    ("subject", "spec", "says"),
+    [
+        (attention(sink=[0.5, 1.0, -1.0]), ROPE, "the size of each head's sink"),
+        (attention(hides=lambda q, k: (q - k >= 4) & (k > 0)), WINDOW, "the first keys, of which 1"),
+    ],
+)  # fmt: skip
+def test_a_sink_is_reported(subject, spec, says):
+    found = verify.check(subject, convention="attention", spec=spec)
+    assert any(said.startswith(says) for said in found.not_judged), found
 
 
 @pytest.mark.parametrize(("scale", "says"), [(1.0, "4 times"), (1 / 16, "1 / head_dim"), (0.3, "by 0.3, and")])

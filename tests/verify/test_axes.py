@@ -73,6 +73,34 @@ def dealt_backwards(h, w):
     return torch.cat((at // w * f[1::2], at % w * f[::2]), 1)
 
 
+def in_blocks(t, h, w):
+    """Return the places of patches in blocks of 2 x 2, which Qwen2-VL merges; odd sides have none."""
+    if h % 2 or w % 2:
+        return t // w, t % w
+    return tuple(side.view(h // 2, 2, w // 2, 2).transpose(1, 2).flatten() for side in (t // w, t % w))
+
+
+def unit(span=None, order="yx"):
+    """Return DINOv3's angles: the centres of patches between -1 and 1, times 2 pi, base 100."""
+
+    def angles(h, w):
+        sides = (h, w) if span is None else (span(h, w),) * 2
+        y, x = ((2 * torch.arange(n).double() + 1) / side - 1 for n, side in zip((h, w), sides, strict=True))
+        both = torch.stack(torch.meshgrid(y, x, indexing="ij"), -1).flatten(0, 1)
+        both = both if order == "yx" else both.flip(1)
+        return (2 * math.pi * both[:, :, None] / 100.0 ** (torch.arange(8) / 8)).flatten(1)
+
+    return angles
+
+
+KEPT = {}
+
+
+def kept_by_count(h, w):
+    return KEPT.setdefault(h * w, table()(h, w))
+
+
+UNIT = {"encoding": "rope2d", "head_dim": 32, "base": 100.0, "order": "yx", "coordinates": "unit"}
 ROPE2D = {"encoding": "rope2d", "head_dim": 32, "base": 10000.0}
 ROWS, WOVEN = ROPE2D | {"order": "yx"}, ROPE2D | {"order": "yx", "interleaved": True}
 TABLES = {
@@ -96,7 +124,41 @@ TABLES = {
     "over all pairs": (table(ladder="width"), ROPE2D, "rope2d.frequency.width"),
     "kept": (Keeps(table(), lambda h, w: h * w), ROPE2D, "rope.state_kept"),
     "dealt backwards": (dealt_backwards, ROPE2D | {"ladder": "dealt", "order": "yx"}, "rope2d.frequency.shared"),
+    "kept by closures": (kept_by_count, ROPE2D, "rope.state_kept"),
+    "columns lost": (table(place=lambda t, h, w: (t // w, 0 * t)), ROPE2D, "rope.partial.width"),
+    "slow half lost": (lambda h, w: table()(h, w) * (torch.arange(16) % 8 < 4), ROPE2D, "rope.partial.width"),
+    "in blocks": (table("yx", place=in_blocks), ROWS, "rope2d.patch_order"),
+    "back and forth": (
+        table(place=lambda t, h, w: (t // w, (t % w - (w - 1) * (t // w % 2)).abs())),
+        ROPE2D,
+        "rope2d.patch_order",
+    ),
+    "a class token": (lambda h, w: table()(h, w)[[0, *range(h * w - 1)]], ROPE2D, "rope2d.patch_order"),
+    "rows of a wider image": (table(place=lambda t, h, w: (t // 96, t % 96)), ROPE2D, "rope2d.patch_order"),
+    "a table's end": (
+        table(place=lambda t, h, w: ((t // w).clamp(max=23), (t % w).clamp(max=23))),
+        ROPE2D,
+        "rope2d.table.wraps",
+    ),
+    "rounded down": (table(place=lambda t, h, w: (t // w // 2, t % w // 2)), ROPE2D, "rope2d.table.wraps"),
+    "angles rounded": (lambda h, w: table()(h, w).half(), ROPE2D, "rope2d.precision.product_fp16"),
+    "unit coordinates": (unit(), UNIT, "pass"),
+    "unit coordinates, shorter side": (unit(min), UNIT | {"coordinates": "unit_shorter"}, "pass"),
+    "unit coordinates, not asked": (unit(), UNIT | {"coordinates": "cells"}, "rope2d.coordinates_wrong"),
+    "cells, not asked": (table("yx", base=100.0), UNIT, "rope2d.coordinates_wrong"),
+    "unit coordinates without 2 pi": (lambda h, w: unit()(h, w) / (2 * np.pi), UNIT, "rope2d.coordinates_wrong"),
+    "unit coordinates of the height": (unit(lambda h, w: h), UNIT, "rope2d.coordinates_wrong"),
+    "unit coordinates, columns first": (unit(order="xy"), UNIT, "rope2d.axes_swapped"),
     "raises": (lambda h, w: torch.zeros(h, 3) @ torch.zeros(w, 2), ROPE2D, "subject.raises"),
+}
+SAID = {  # what a message contains
+    "columns lost": "pairs 0 to 7 are left unrotated",
+    "rows of a wider image": "in rows of 96",
+    "unit coordinates, not asked": "declare coordinates: unit",
+    "unit coordinates of the height": "over the height",
+    "rows counted from the first": "from the first of each call",
+    "wider axes": "[22, 21, 21] pairs",
+    "scaled in time only": "not applied to height, width",
 }
 PLACED = ROPE2D | {"base": 100.0, "order": "yx"}
 FUNCTIONS = {
@@ -110,8 +172,14 @@ FUNCTIONS = {
     "base": (rotate(base=1e4), PLACED, "rope2d.config.theta_not_read"),
     "one axis": (lambda x, p: rotate()(x, p[..., :1].expand_as(p)), PLACED, "rope2d.axis_repeated"),
     "kept": (Keeps(rotate()), PLACED, "rope.state_kept"),
-    "double steps": (lambda x, p: rotate()(x, p * 2), PLACED, "rope2d.coordinates_wrong"),
-    "double steps over the head": (lambda x, p: rotate(pairing="head")(x, p * 2), PLACED, "rope2d.coordinates_wrong"),
+    "rotated twice": (lambda x, p: rotate()(rotate()(x, p), p), PLACED, "rope.applied_twice"),
+    "three steps over the head": (lambda x, p: rotate(pairing="head")(x, p * 3), PLACED, "rope2d.coordinates_wrong"),
+    "counted": (lambda x, p: rotate()(x, 0 * p + torch.arange(p.shape[1])[:, None]), PLACED, "positions.given_ignored"),
+    "rows counted from the first": (lambda x, p: rotate()(x, p - p[:, :1]), PLACED, "positions.given_ignored"),
+    "a gain": (lambda x, p: 0.7 * rotate()(x, p), PLACED, "rope.gain"),
+    "a sign": (lambda x, p: mixed(x, p, "same"), PLACED | {"layout": "interleaved"}, "rope.sign.same_twice"),
+    "in place": (lambda x, p: mixed(x, p, "first"), PLACED | {"layout": "interleaved"}, "rope.aliased_write"),
+    "tables of halves": (lambda x, p: mixed(x, p, "tables"), PLACED | {"layout": "interleaved"}, "rope.layout.mixed"),
     "rows share": (lambda x, p: rotate()(x, p[:1].expand_as(p)), PLACED, "rope.batch.rows_share"),
     "over the head": (rotate(pairing="head"), PLACED | {"layout": "interleaved"}, "rope2d.layout.wrong_pairing"),
     "rows first, not asked": (rotate(), {n: v for n, v in PLACED.items() if n != "order"}, "pass"),
@@ -119,6 +187,16 @@ FUNCTIONS = {
     "other pairs": (rotate(pairing="interleaved"), PLACED, "rope2d.layout.wrong_pairing"),
     "no gradient": (rotate(graded=False), PLACED, "rope2d.grad.severed"),
 }
+
+
+def mixed(x, positions, fault):
+    """Return rows and columns in neighbouring dimensions, with a fault of the rotation of each pair."""
+    angle = of_pairs(order="yx", base=100.0)(positions[..., 0], positions[..., 1])[:, None]
+    first = angle.repeat_interleave(2, -1) if fault != "tables" else torch.cat((angle, angle), -1)
+    cos, sin, u, v = first.cos(), first.sin(), x[..., ::2], x[..., 1::2]
+    one = u * cos[..., ::2] + v * sin[..., ::2] * (1 if fault == "same" else -1)
+    other = v * cos[..., 1::2] + (one if fault == "first" else u) * sin[..., 1::2]
+    return torch.stack((one, other), -1).flatten(-2).to(x.dtype)
 
 
 def mrope(axis, freq=None, base=50000.0):
@@ -149,6 +227,23 @@ SECTIONS = {
     "exponents": (mrope(BLOCKS, base=50000.0**0.5), MROPE, "mrope.frequency.exponents"),
     "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.config.theta_not_read"),
     "one pair": (mrope(np.where(np.arange(32) == 9, 2, BLOCKS)), MROPE, "mrope.mismatch"),
+    "half lost": (
+        mrope(BLOCKS, 5e4 ** (-torch.arange(32) / 32) * (torch.arange(32) < 16)),
+        MROPE,
+        "rope.partial.width",
+    ),
+    "the last pair lost": (
+        mrope(BLOCKS, 5e4 ** (-torch.arange(32) / 32) * (torch.arange(32) < 31)),
+        MROPE,
+        "rope.partial.width",
+    ),
+    "rows counted from the first": (lambda ids: mrope(BLOCKS)(ids - ids[:, :1]), MROPE, "positions.given_ignored"),
+    "a table of the image's axes": (
+        lambda ids: mrope(BLOCKS)(torch.cat((ids[:1], ids[1:].clamp(max=1023)))),
+        MROPE,
+        "mrope.table.wraps",
+    ),
+    "angles rounded": (lambda ids: mrope(BLOCKS)(ids).bfloat16(), MROPE, "mrope.precision.product_bf16"),
     "rounded, in two ways": (lambda i: mrope(BLOCKS, None, 1e4)(i.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
     "rounded": (lambda ids: mrope(BLOCKS)(ids.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
 }
@@ -269,6 +364,10 @@ AXIAL = {
         ORDER,
     ),
     "one axis": (axial(FLUX, axes=follow(FLUX) * 0), FLUX_SPEC, "mrope.axes_collapsed"),
+    "wider axes": (axial(WAN), FLUX_SPEC, ORDER),
+    "thirds and a rest": (lambda ids: torch.nn.functional.pad(axial((42, 42, 42))(ids), (0, 1)), WAN_SPEC, ORDER),
+    "slow pairs lost": (axial(COG, ladder(COG) * (ladder(COG) > 0.01)), COG_SPEC, "rope.partial.width"),
+    "backwards": (axial(COG, torch.cat([ladder((w,)).flip(0) for w in COG])), COG_SPEC, "mrope.frequency.exponents"),
     "alternating": (
         axial(COG, freq=ladder((22, 22, 20))[[0, 11, 22, 1, 12, 23, 2, 13, 24] + [*range(3, 11)] * 2 + [3] * 7]),
         COG_SPEC,
@@ -410,9 +509,14 @@ STRETCHED = {
     "the ramp over the head": (
         mrope(TURNS, yarn(64, original=4096, over=256)),
         BY_WORDS | {"original_max_position_embeddings": 4096},
-        "mrope.frequency.width",
+        "rope.yarn.range_in_dimensions",
     ),
     "blocks": (mrope(np.repeat(range(3), [11, 11, 10]), yarn(64)), BY_WORDS, "mrope.interleaving_ignored"),
+    "scaled in time only": (
+        mrope(TURNS, torch.where(torch.as_tensor(TURNS) == 0, yarn(64), yarn(64, factor=1.0))),
+        BY_WORDS,
+        "rope.config.scaling_ignored",
+    ),
     "plain, over the head": (
         mrope(TURNS, 1e7 ** (-torch.arange(32).double() / 128)),
         {
@@ -447,24 +551,41 @@ PLANS = {
 }
 
 
-def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=False, whole=torch.Tensor.long):
+def build(
+    after="all_axes",
+    time=lambda t, step, begin: int(t * step),
+    flip=False,
+    whole=torch.Tensor.long,
+    text=lambda i: (i,) * 3,
+    order=lambda cells: cells,
+    at=1,
+):
     """Return positions(segments, time_steps) as a processor writes it, token by token."""
 
     def positions(segments, time_steps):
         tokens, begin, steps = [], 0, iter(time_steps)
         for part in segments:
             if isinstance(part, int):
-                tokens += [[begin + i] * 3 for i in range(part)]
-                begin += part
+                tokens += [[begin + n for n in text(i)] for i in range(part)]
+                begin += part - (after == "last")
                 continue
             step, (frames, h, w) = next(steps), part
             times = [time(t, step, begin) for t in range(frames)]
             sides = [(y, x) if not flip else (x, y) for y in range(h) for x in range(w)]
-            tokens += [[begin + t, begin + y, begin + x] for t in times for y, x in sides]
-            begin += max(times[-1] + 1, h, w) if after == "all_axes" else max(h, w) if after == "sides" else 1
+            cells = order([(t, y, x) for t in times for y, x in sides])
+            tokens += [[at * begin + n for n in cell] for cell in cells]
+            largest = at * begin + max(map(max, cells))
+            ends = {"all_axes": max(begin, largest + 1), "last": largest, "two": largest + 2}
+            begin = {**ends, "sides": begin + max(h, w), "one": begin + 1}[after]
         return whole(torch.tensor(tokens).T)
 
     return positions
+
+
+def times_in_turn(cells):
+    """Return cells whose times are tiled where they should be repeated."""
+    times = sorted({t for t, _, _ in cells})
+    return [(times[i % len(times)], y, x) for i, (_, y, x) in enumerate(cells)]
 
 
 BUILDERS = {
@@ -472,8 +593,16 @@ BUILDERS = {
     "sides": (build("sides"), {}, "pass"),
     "the other": (build("sides"), {"next_after": "all_axes"}, "mrope_positions.next_after"),
     "one": (build("one"), {}, "mrope_positions.after_picture"),
+    "two": (build("two"), {}, "mrope_positions.after_picture"),
+    "patches": (build(order=lambda cells: [(t, 2 * y, 2 * x) for t, y, x in cells]), {}, "mrope_positions.not_merged"),
+    "at 0": (build(at=0), {}, "mrope_positions.start"),
     "step floored": (build(time=lambda t, s, b: t * int(s)), {}, "mrope_positions.time_step"),
     "rounded": (build(time=lambda t, s, b: round(t * s)), {}, "mrope_positions.time_step"),
+    "step rounded": (build(time=lambda t, s, b: t * round(s)), {}, "mrope_positions.time_step"),
+    "from the largest": (build("last"), {}, "mrope_positions.after_picture"),
+    "text on one axis": (build(text=lambda i: (i, 0, 0)), {}, "mrope_positions.text_axes"),
+    "times in turn": (build(order=times_in_turn), {}, "mrope_positions.cell_order"),
+    "halved": (build(order=lambda cells: [(t, y // 2, x // 2) for t, y, x in cells]), {}, "mrope_positions.cell_order"),
     "start too": (build(time=lambda t, s, b: int((b + t) * s) - b), {}, "mrope_positions.time_step"),
     "exchanged": (build(flip=True), {}, "mrope_positions.axes_exchanged"),
     "int16": (build(whole=torch.Tensor.short), {}, "mrope_positions.far"),
@@ -509,10 +638,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("convention", "subject", "spec", "want"), CASES)
-def test_axes(convention, subject, spec, want):
+def test_axes(convention, subject, spec, want, request):
     report = check(subject, convention=convention, spec=spec)
     assert (report.causes[0].code if report.causes else report.status) == want, report
     assert not report.causes or "{" not in report.causes[0].message
+    words = SAID.get(request.node.callspec.id.partition(": ")[2], "")
+    assert words in (report.causes[0].message if report.causes else "")
 
 
 def test_what_is_not_asked_for_is_not_judged():

@@ -31,7 +31,7 @@ def bucket(
     return start + torch.where(n < half, n, (half + share.long()).clamp(max=last(nb)))
 
 
-MID = "deberta.bucket.num_buckets_hardwired"
+MID, DEBERTA = "deberta.bucket.num_buckets_hardwired", "deberta.bucket.formula"
 
 
 def deberta(rel, count=256):
@@ -39,16 +39,25 @@ def deberta(rel, count=256):
     return torch.tensor(rows).reshape(rel.shape)
 
 
-def past(rel):
-    return bucket(rel, False)
+def past(rel, **options):
+    return bucket(rel, False, **options)
 
 
 def by_all(ratio, exact, side, top):
     return torch.log(ratio) / math.log(top) * (side - exact)
 
 
+def only_in_lists(relative_position):
+    return [int(bucket(torch.tensor(int(one)))) for one in relative_position]
+
+
+def without_exact(ratio, half, nb, md):
+    return torch.where(ratio < 1, 0.0, (torch.log(ratio) / math.log(md / half) * (nb - half)).floor() - half)
+
+
 BUCKETS = {
     "both": (bucket, BOTH, "pass", ""),
+    "only lists": (only_in_lists, BOTH, "pass", ""),
     "not said": (bucket, {}, "pass", ""),
     "past": (past, PAST, "pass", ""),
     "any direction": (lambda r: bucket(-r), {**BOTH, "direction": "any"}, "equivalent", ""),
@@ -61,10 +70,18 @@ BUCKETS = {
     "always 128": (bucket, {**BOTH, "max_distance": 256}, "fail", "t5.bucket.max_distance_hardwired"),
     "always 32": (bucket, {**BOTH, "num_buckets": 64}, "fail", "t5.bucket.num_buckets_hardwired"),
     "key + 1": (lambda r: bucket(r + 1), BOTH, "fail", "t5.bucket.off_by_one"),
+    "key + 1, ahead": (lambda r: bucket(r - (r > 0).long()) + 16 * (r == 1), BOTH, "fail", "t5.bucket.off_by_one"),
     "span": (partial(bucket, log=by_all), BOTH, "fail", "t5.bucket.formula"),
+    "no span": (partial(bucket, log=lambda x, e, n, top: torch.log(x) * (n - e)), BOTH, "fail", "t5.bucket.formula"),
+    "octaves": (partial(past, log=lambda x, *_: torch.log2(x)), PAST, "fail", "t5.bucket.formula"),
+    "share alone": (partial(bucket, log=without_exact), BOTH, "fail", "t5.bucket.formula"),
+    "ahead from 32 on": (partial(bucket, ahead=32), BOTH, "fail", "t5.bucket.renumbered"),
+    "128 and 64": (partial(bucket, nb=128, md=64), BOTH, "fail", "t5.bucket.num_buckets_hardwired"),
     "within the exact ones": (partial(bucket, md=4), {**BOTH, "max_distance": 4}, "cannot_tell", ""),
     "by the longest": (lambda r: r.abs() * 31 // r.abs().max(), BOTH, "fail", "t5.bucket.not_by_distance"),
     "float": (lambda r: bucket(r).float(), BOTH, "fail", "t5.bucket.not_integer"),
+    "t5 for deberta": (partial(bucket, nb=256, md=512), {"encoding": "deberta"}, "fail", "deberta.bucket.formula"),
+    "deberta ahead": (lambda r: torch.where(r < 0, -r, deberta(r)), {"encoding": "deberta"}, "fail", DEBERTA),
     "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.bucket.formula"),
 }
 
@@ -116,6 +133,21 @@ def each_pair(h, w):
     return torch.arange((h * w) ** 2).reshape(h * w, h * w) % ((2 * h - 1) * (2 * w - 1))
 
 
+def down_the_columns(h, w):
+    n = torch.arange(h * w)
+    y, x = n // w, n % w
+    return (x[:, None] - x + w - 1) * (2 * h - 1) + y[:, None] - y + h - 1
+
+
+def test_a_known_order_of_rows_is_named():
+    for made, words in (
+        (partial(index, sign=-1), "(steps are counted as key - query)"),
+        (down_the_columns, "(row (dx + w - 1) (2 h - 1) + dy + h - 1)"),
+        (shuffled, "rows of another implementation do not fit"),
+    ):
+        assert judged(made, "relative_index_fn", SWIN, "equivalent", "").because.endswith(words)
+
+
 INDICES = {
     "plain": (index, {}, "pass", ""),
     "other sign": (partial(index, sign=-1), {}, "equivalent", ""),
@@ -144,6 +176,13 @@ class T5(nn.Module):
         return self.table(bucket(rel, self.both, md=self.md)).permute(2, 0, 1)
 
 
+class Scaled(T5):
+    """The same, divided by the root of a head_dim of 64."""
+
+    def forward(self, heads, q, k):
+        return super().forward(heads, q, k) / 8
+
+
 def hidden(module, change=lambda t, q, k: t):
     """Return the bias of a table that is not shown, with what else becomes of it."""
     return lambda h, q, k: change(module(h, q, k).detach(), q, k)
@@ -167,6 +206,17 @@ class ByKeys:
         return self.kept.setdefault(k, self.bias(h, q, k))
 
 
+def viewed(bias):
+    """Return heads moved by a view, not by a permutation."""
+    return lambda h, q, k: bias(h, q, k).permute(1, 2, 0).reshape(h, q, k)
+
+
+def clipped(h, q, k, first=None, size=abs):
+    at = torch.arange(q) + (k - q if first is None else first)
+    rows = torch.randn(33, 4, generator=torch.Generator().manual_seed(2))
+    return rows[16 + size(torch.arange(k) - at[:, None]).clamp(-16, 16)].permute(2, 0, 1)
+
+
 def own_number(h, q, k):
     d = torch.arange(k - q, k)[:, None] - torch.arange(k)
     return torch.sin(torch.arange(1, 5).double()[:, None, None] * (d + 1000) ** 2)
@@ -179,6 +229,8 @@ def swin(**options):
 
 ENCODER, DECODER = {"encoding": "t5", **BOTH}, {"encoding": "t5", **PAST}
 SWIN, CLIPPED = {"encoding": "swin_bias", "window": (3, 5)}, {"encoding": "relative_bias", "causal": True, "heads": 4}
+OPEN = {"encoding": "relative_bias", "heads": 4, "max_distance": 16}
+OPEN_FROM_0 = "relative_bias.kv_cache.query_from_zero"
 both_sides = masked(lambda d: d.abs() > 20)
 TABLES = {
     "encoder": (T5(), ENCODER, "pass", ""),
@@ -187,6 +239,8 @@ TABLES = {
     "ends": (hidden(T5(), lambda t, q, k: t if k <= 100 else 1 / 0), ENCODER, "pass", ""),
     "empty": (hidden(T5(), lambda t, q, k: t * 0), ENCODER, "cannot_tell", ""),
     "other sign": (T5(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
+    "scaled": (Scaled(), ENCODER, "fail", "t5.scale.applied_to_bias"),
+    "heads viewed": (viewed(hidden(T5())), ENCODER, "fail", "t5.bias.heads_viewed"),
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),
     "dropped": (hidden(T5(False), lambda t, q, k: t * (q > 1)), DECODER, "fail", "t5.decode.bias_dropped"),
     "kept": (ByKeys(), DECODER, "fail", "t5.bias.state_kept"),
@@ -198,7 +252,9 @@ TABLES = {
     "both sides, past": (hidden(T5(False), both_sides), {**DECODER, "window": 21}, "fail", "t5.mask.shows_ahead"),
     "mask off by one": (hidden(T5(False), masked(lambda d: d < -1)), DECODER, "fail", "t5.mask.shows_ahead"),
     "own numbers, clipped": (own_number, {**CLIPPED, "max_distance": 16}, "fail", "relative_bias.mismatch"),
+    "from 0, sides open": (partial(clipped, first=0, size=lambda d: d), OPEN, "fail", OPEN_FROM_0),
     "swin": (swin(), SWIN, "pass", ""),
+    "swin, heads viewed": (viewed(swin()), SWIN, "fail", "swin.bias.heads_viewed"),
     "swin, no window": (swin(), {"encoding": "swin"}, "cannot_tell", ""),
     "swin, collision": (swin(step=lambda h, w: 2 * h - 1), SWIN, "fail", "swin.index.collision"),
 }
@@ -223,7 +279,15 @@ def test_score_mods_of_a_table():
     spec = {**DECODER, "heads": 4}
     judged(lambda s, b, h, q, k: s + table[past(k - q), h], "score_mod", spec, "pass", "")
     judged(lambda s, b, h, q, k: s + 0 * table[past(k - q), h], "score_mod", spec, "cannot_tell", "")
-    judged(lambda s, b, h, q, k: table[past(k - q), h], "score_mod", spec, "fail", "t5.score.not_added")
+    for words, change in (
+        ("the score is lost", lambda s, bias: bias),
+        ("the score is multiplied by 0.25", lambda s, bias: (s + bias) / 4),
+        ("the score is multiplied by the bias", lambda s, bias: s * bias),
+        ("a score of -2.5 is returned as", lambda s, bias: (s + bias).exp()),
+    ):
+        mod = lambda s, b, h, q, k, change=change: change(s, table[past(k - q), h])  # noqa: E731
+        report = judged(mod, "score_mod", spec, "fail", "t5.score.not_added")
+        assert report.causes[0].message.startswith(words)
     judged(lambda s, b, h, q, k: s + table[bucket(k - q), h], "score_mod", spec, "fail", "t5.bucket.bidirectional")
 
 
@@ -234,6 +298,11 @@ def test_what_is_not_judged_of_a_table():
     report = judged(hidden(T5()), "bias_fn", ENCODER, "pass", "")
     assert report.not_judged == (fewer, "which row of the table belongs to a distance: the table is not visible")
     assert judged(T5(), "bias_fn", ENCODER, "pass", "").not_judged == (fewer,)
+    alike = judged(hidden(T5(), lambda t, q, k: t[:1].expand_as(t)), "bias_fn", ENCODER, "pass", "")
+    assert "whether each head has a bias of its own: all heads have the same numbers" in alike.not_judged
+    ahead = "keys ahead of the query, which are right only if a causal mask hides them"
+    assert ahead in judged(clipped, "bias_fn", OPEN, "pass", "").not_judged
+    assert ahead not in judged(partial(clipped, size=lambda d: d), "bias_fn", OPEN, "pass", "").not_judged
     assert "dy" in judged(partial(index, absolute=True), "relative_index_fn", SWIN, "fail", "").causes[0].message
 
 

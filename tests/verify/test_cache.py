@@ -50,6 +50,7 @@ FAULTS = {  # each with its code and where a call of n tokens begins; programs/ 
     "state": ("kv_cache.state_kept", None),
     "unused": ("kv_cache.past_not_seen", None),
     "no mask": ("decode.not_causal", None),
+    "other speeds": ("decode.frequencies", None),
 }
 
 
@@ -91,6 +92,8 @@ class Model(nn.Module):
         if (rule := FAULTS.get(self.fault, ("", None))[1]) is not None:
             past = rule(held["seen"], n)
         p = past + torch.arange(n)
+        if self.fault == "other speeds":  # as with another base, but for whole positions
+            return torch.where(torch.tensor(new), p, p + p // 3)
         if self.fault == "table":
             return self.tables.setdefault(n, p)
         return self.beyond(p) if past else p
@@ -197,14 +200,17 @@ class Spoilt(Model):
     def attend(self, q, k, v, first):
         if self.fault == "causal flag":
             return scaled_dot_product_attention(q, k, v, is_causal=True)
+        if self.fault == "empty slots" and not first:
+            return scaled_dot_product_attention(q, *(nn.functional.pad(t, (0, 0, 0, 3)) for t in (k, v)))
         return super().attend(q, k, v, first)
 
     def shown(self, apart, first):
-        causal = super().shown(apart, first)
+        causal, (n, m) = super().shown(apart, first), apart.shape
         return {
             "window, but one query": causal & ((apart < 6) | (len(apart) == 1)),
             "own key": causal & ((apart > 0) | (apart.shape[0] == apart.shape[1])),
             "causal where square": causal | (apart.shape[0] < apart.shape[1]),
+            "own call": causal & ((apart == 0) | (torch.arange(m) < m - n) | (m == n)),
         }.get(self.fault, causal)
 
 
@@ -216,6 +222,8 @@ class Spoilt(Model):
         (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
         (lambda n: Spoilt("causal where square", n), "decode.mask.missing", "later tokens of the same call"),
         (lambda n: Spoilt("own key", n), "decode.mask.own_key", "its own key"),
+        (lambda n: Spoilt("own call", n), "decode.mask.own_call", "earlier tokens of their call"),
+        (lambda n: Spoilt("empty slots", n), "decode.cache.surplus", "found 9 cached keys, expected 6"),
         (lambda n: like(kept=20)("", n), "decode.cache.cut", "found 20 cached keys, expected 64"),
         (lambda n: Spoilt("window, but one query", n), "decode.window.long", "found 11 cached keys, expected 5"),
         (lambda n: like(window=6, kept=4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
@@ -308,13 +316,38 @@ def test_random_numbers_are_no_fault():
 
 
 @pytest.mark.parametrize(
-    ("change", "behind"), [(lambda p: p.clamp(max=1023), 1030), (lambda p: p % 50, 64), (lambda p: p + (p > 99), 300)]
+    ("change", "behind", "name", "says"),
+    [
+        (lambda p: p.clamp(max=1023), 1030, "ends", "the token at 1031 gets position 1023"),
+        (lambda p: p % 50, 64, "ends", "the token at 65 gets position 15"),
+        (lambda p: p + (p > 99), 300, "ends", "a table or a counter ends"),  # position 302 is not in the single pass
+        (lambda p: p.bfloat16(), 300, "rounded", "the token at 301 gets position 300, its number in bfloat16"),
+    ],
 )
-def test_steps_far_into_a_text(change, behind, monkeypatch):
+def test_steps_far_into_a_text(change, behind, name, says, monkeypatch):
     monkeypatch.setattr(cache_runs, "SLOW", math.inf)
     cause = check(like(beyond=staticmethod(change))()).causes[0]
-    assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [behind, 1, 1, 1])
+    assert (cause.code, cause.smallest_case["chunks"]) == (f"rope.kv_cache.position_{name}", [behind, 1, 1, 1])
     assert f"after {behind} tokens" in cause.message
+    assert says in cause.message
+
+
+@pytest.mark.parametrize(
+    ("make", "spec", "name"),
+    [
+        (lambda: like(beyond=staticmethod(lambda p: p / 2))(), ROPE, "rope.decode.other_rule"),
+        (lambda: like(beyond=staticmethod(lambda p: -p))(), ROPE, "rope.decode.other_rule"),
+        (lambda: Other("learned", "nowhere"), {**OPEN, "encoding": "learned"}, "learned.decode.not_applied"),
+        (lambda: Other("learned", "twice"), {**OPEN, "encoding": "learned"}, "learned.decode.other_code"),
+        (lambda: Other("learned", "tokens"), {**OPEN, "encoding": "learned"}, "decode.input"),
+        (lambda: Other("alibi", "scale"), {**OPEN, "encoding": "alibi"}, "decode.scale"),
+        (lambda: like(window=6, kept=6)(), {**CHUNKED, "window": 6}, "pass"),
+        (lambda: like(window=7, kept=7)(), {**CHUNKED, "window": 6}, "decode.window.single_pass"),
+        (Model, {**CHUNKED, "window": 6}, "decode.window.single_pass"),
+    ],
+)
+def test_what_steps_and_a_single_pass_do(make, spec, name):
+    assert code(make(), spec) == name
 
 
 class Other(Model):
@@ -327,14 +360,17 @@ class Other(Model):
         self.how, self.table = how, nn.Parameter(torch.randn(1100, 32) * (how == "learned"))
 
     def forward(self, x, cache=None):
-        past = 0 if cache is None or self.fault else cache["seen"]
-        return super().forward(x + self.table[past : past + x.shape[1]], cache)
+        past = 0 if cache is None or self.fault == "from zero" else cache["seen"]
+        code, steps = self.table[past : past + x.shape[1]], cache is not None
+        code = code * {"nowhere": 0, "twice": 2}.get(self.fault, 1) if steps else code
+        return super().forward(x * (2 if steps and self.fault == "tokens" else 1) + code, cache)
 
     def attend(self, q, k, v, first):
         at = apart(q, k)
-        counted = at - at.min() + 1 - at.shape[1] if self.fault else at
+        counted = at - at.min() + 1 - at.shape[1] if self.fault == "from zero" else at
         bias = -0.3 * counted.abs() * (self.how == "alibi")
-        return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(at < 0, -math.inf))
+        scale = 1.0 if self.fault == "scale" and not first else None
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(at < 0, -math.inf), scale=scale)
 
 
 @pytest.mark.parametrize(("how", "name"), [("learned", "offset_ignored"), ("alibi", "query_from_zero")])

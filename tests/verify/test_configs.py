@@ -207,13 +207,13 @@ OTHER = [
     {"use_rope": False},
     {"rope_ratio": 50},
     {"use_dynamic_ntk": True},
-    {"rope_pct": 0.5},
 ]
 SAME = [
     {"alibi": False},
     {"position_embedding_type": "rope"},
     {"attn_type_list": [1, 1]},
     {"use_rope": True},
+    {"rope_pct": 1.0},
     {"max_position_embedding": 65536, "max_position_embeddings": None},
 ]
 
@@ -240,7 +240,7 @@ def test_no_width_and_no_pairing_is_asked_of_a_model_that_does_not_rotate(name):
 META = {"dim": 4096, "n_layers": 4, "n_heads": 32, "rope_theta": 500000.0}
 
 
-@pytest.mark.parametrize("key", ["use_scaled_rope", "rope_scaling_factor"])
+@pytest.mark.parametrize("key", ["rope_scaling_factor", "rope_factor"])
 def test_the_scaling_of_meta_s_code_is_in_the_config_next_to_it(key):
     (finding,) = judge(META | {key: 8}, pairing="interleaved").findings
     assert (finding.code, finding.key) == ("unread", key)
@@ -291,7 +291,7 @@ SHIPPED = {  # next to those that come with the package
             "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
     },
     "Llama 4 Scout": {"model_type": "llama4", "text_config": {
-        **LLAMA, "model_type": "llama4_text", "rope_theta": 500000.0, "attention_chunk_size": 8192,
+        **LLAMA, "model_type": "llama4_text", "head_dim": 128, "rope_theta": 500000.0, "attention_chunk_size": 8192,
         "max_position_embeddings": 10485760, "no_rope_layers": [], "rope_scaling": {"rope_type": "llama3",
             "factor": 16.0, LENGTH: 8192, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
     }},

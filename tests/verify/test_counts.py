@@ -84,6 +84,10 @@ def minus_padding(m, q):
     return (torch.arange(m.shape[1]) - (1 - m).sum(-1, keepdim=True))[:, -q:]
 
 
+def newest_for_all(m, q):
+    return count(m, q)[:, -1:].expand(-1, q)
+
+
 def newest(m, q):
     return count(m, q) + 1 - m.sum(-1, keepdim=True)
 
@@ -110,7 +114,10 @@ POSITIONS = [
         "positions.past_ignored": [calls(decode=lambda m, q: 0 * count(m, q)), lambda m, q: filled(m, 1)[:, :q]],
         "positions.chunked_prefill": [calls(chunk=way) for way in (columns, past, lambda m, q: count(m[:, -q:], q))],
         "positions.chunked_prefill.double_counted": [lambda m, q: count(m, q) + m.shape[1] - q],
-        "positions.constant_in_chunk": [lambda m, q: count(m, q)[:, -1:].expand(-1, q), lambda m, q: 0 * count(m, q)],
+        "positions.constant_in_chunk": [
+            *(newest_for_all, calls(chunk=newest_for_all), lambda m, q: 0 * count(m, q)),
+        ],
+        "positions.shortest_row_for_all": [lambda m, q: columns(m, q) - (1 - m).sum(-1).max()],
         "positions.mask_inverted": [lambda m, q: ((1 - m).cumsum(-1) - 1)[:, -q:]],
         "positions.first_row_for_all": [lambda m, q: count(m, q)[:1].expand(len(m), -1)],
         "positions.axis.batch": [lambda m, q: (m.cumsum(0) - 1)[:, -q:]],
@@ -129,6 +136,9 @@ POSITIONS = [
         "positions.padding_twice": [minus_padding],
         "positions.origin_moves": [newest],
         **DOWN,
+    }),
+    ({"padding": "both"}, {
+        "positions.right_padding.increment": [lambda m, q: columns(m, q) - m.argmax(-1, keepdim=True)],
     }),
     (ANY, {
         "equivalent": [newest, columns],
@@ -181,12 +191,23 @@ DOCUMENTS = [
             lambda cu: restarted(cu) if cu.dtype is torch.int64 else 1 / 0,
         ],
         "equivalent": [lambda cu: restarted(cu) + 1],
-        "positions.packed_not_reset": [index],
+        "positions.packed_not_reset": [
+            index,
+            lambda cu: restarted(cu) + F.pad(cu.diff(), (1, 0))[numbers(cu) - 1],  # each goes on from the one before
+            lambda cu: restarted(torch.cat((cu[: max(len(cu) - 2, 1)], cu[-1:]))),  # the last one goes on
+        ],
+        "positions.packed.own_length": [lambda cu: index(cu) - cu.diff()[numbers(cu) - 1]],
         "positions.packed.modulo_wrap": [lambda cu, n=n: index(cu) % n for n in (4, 512)],
         "positions.packed.previous_length": [lambda cu: index(cu) - F.pad(cu.diff(), (1, 0))[numbers(cu) - 1]],
-        "positions.packed.boundary": [lambda cu: searched(cu, right=False)],
+        "positions.packed.boundary": [
+            lambda cu: searched(cu, right=False),
+            lambda cu: F.pad(restarted(cu)[:-1], (1, 0)),  # documents begin one token late
+        ],
         "positions.packed.off_by_one": [lambda cu, n=n: restarted(cu) + n * (numbers(cu) > 1) for n in (1, -1)],
-        "positions.packed.document_index": [lambda cu: numbers(cu) - 1],
+        "positions.packed.document_index": [
+            lambda cu: numbers(cu) - 1,
+            lambda cu: index(cu) - numbers(cu) + 1,
+        ],
         "positions.reversed": [lambda cu: cu[numbers(cu)] - 1 - index(cu), lambda cu: cu[-1] - index(cu)],
         "positions.packed.empty_document": [scattered],
         "positions.precision": [lambda cu: index(cu).bfloat16() - cu[numbers(cu) - 1].bfloat16()],

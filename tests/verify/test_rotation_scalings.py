@@ -44,20 +44,20 @@ def stretched(times):
 HUNYUAN = {**SPEC, "scaling": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, LENGTH: 4096}}
 
 
-def yarn(length=2048, gain=0.1 * 1.3862944 + 1, fast=32.0):
+def yarn(length=2048, gain=0.1 * 1.3862944 + 1, fast=32.0, factor=4.0):
     def at(turns):
         return DIM * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(10000.0))
 
     low, high = max(math.floor(at(fast)), 0), min(math.ceil(at(1.0)), DIM - 1)
     ramp = ((torch.arange(16).double() - low) / (high - low)).clamp(0, 1)
-    return rope(freq=FREQ / 4 * ramp + FREQ * (1 - ramp), gain=gain)
+    return rope(freq=FREQ / factor * ramp + FREQ * (1 - ramp), gain=gain)
 
 
-def longrope(chooses_long):
+def longrope(chooses_long, gain=lambda n: math.sqrt(1 + math.log(8192 / 512) / math.log(512))):
     def freq(positions):
         return FREQ / torch.where(chooses_long(positions), LONG, SHORT)
 
-    return rope(freq=freq, gain=math.sqrt(1 + math.log(8192 / 512) / math.log(512)))
+    return lambda x, positions: rope(freq=freq, gain=gain(int(positions.max()) + 1))(x, positions)
 
 
 def dynamic(trained=256, factor=4.0, of=lambda p: int(p.max()) + 1, less=3.0, base=10000.0):
@@ -96,7 +96,22 @@ SCALED = {  # subject, spec, code or status, words
     "neighbours alike, over pairs": (
         rope(freq=FREQ[::2].repeat_interleave(2)), SPEC, "rope.frequency.exponents", "2 (i // 2) / (d/2)",
     ),
-    "a pair too few": (rope(freq=FREQ * (torch.arange(16) < 15)), SPEC, "rope.partial.width", "slowest pair is left"),
+    "a pair too few": (rope(freq=FREQ * (torch.arange(16) < 15)), SPEC, "rope.partial.width", "pair 15 is left"),
+    "half of the pairs": (rope(freq=FREQ * (torch.arange(16) < 8)), SPEC, "rope.partial.width", "pairs 8 to 15 are"),
+    "linear, of a quarter": (
+        rope(freq=FREQ / 4 * (torch.arange(16) > 3)), {**SPEC, "scaling": "linear", "factor": 4.0},
+        "rope.partial.width", "0 to 3",
+    ),
+    "yarn, the factor squared": (
+        yarn(factor=16.0), configured(YARN), "rope.scaling.factor_twice", "the factor 4 is applied twice",
+    ),
+    "yarn, 2 pi missing": (
+        yarn(length=2048 * 2 * math.pi), configured(YARN), "rope.yarn.two_pi_missing", "without 2 pi",
+    ),
+    "longrope, the gain of the text": (
+        longrope(lambda p: p.max() >= 512, lambda n: math.log(max(n, 512), 512) ** 0.5), LONGROPE,
+        "rope.scaling.gain", "of the length of the text",
+    ),
     "alpha": (rope(freq=stretched(1000.0 ** (DIM / (DIM - 2)))), HUNYUAN, "pass", ""),
     "alpha alone": (rope(freq=stretched(1000.0)), HUNYUAN, "rope.scaling.alpha", "without the exponent"),
     "log2 in exp": (rope(freq=FREQ ** (1 / math.log(2))), SPEC, "rope.frequency.exponents", "log2(base)"),
@@ -123,8 +138,16 @@ SCALED |= {
     "dynamic, another factor": (dynamic(factor=2.0, less=1.0), SPELLINGS["words"], "rope.dynamic.factor_not_read", ""),
     "dynamic, 1 subtracted": (dynamic(less=1.0), SPELLINGS["words"], "rope.dynamic.formula", "(factor n / L - 1)"),
     "dynamic, n / L": (dynamic(less=0.0), SPELLINGS["words"], "rope.dynamic.formula", "(factor n / L)"),
+    "dynamic, trained on more": (
+        dynamic(1024), SPELLINGS["words"], "rope.dynamic.original_length_wrong", "1,024; it should be 256",
+    ),
+    "alpha of the head": (
+        lambda x, p: torch.cat((rope(freq=stretched(8.0 ** (64 / 62)))(x[..., :32], p), x[..., 32:]), -1),
+        {**SPEC, "head_dim": 64, "rotary_dim": 32, "scaling": {"rope_type": "ntk_alpha", "alpha": 8.0}},
+        "rope.scaling.alpha", "of d = 64 instead of 32",
+    ),
     "dynamic, by offset": (dynamic(of=lambda p: int(p.min()) + 1), SPELLINGS["words"], "rope.dynamic.by_offset", ""),
-}
+}  # fmt: skip
 
 
 @pytest.mark.sample(8)
@@ -134,6 +157,22 @@ def test_scalings(name):
     report = check(subject, convention="rope_fn", spec=spec)
     assert code(report) == expected, report
     assert words in (report.causes[0].message if report.causes else "")
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"), [(lambda ids: ids.max(), "pass"), (lambda ids: ids[0].max(), "rope.batch.first_length")]
+)
+def test_the_length_is_that_of_all_rows(of, expected):
+    def rotary(x, ids):
+        growth = max(4.0 * (int(of(ids)) + 1) / 256 - 3.0, 1.0)
+        angle = ids[..., None].double() * stretched(growth ** (DIM / (DIM - 2)))
+        return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+
+    def apply(q, k, cos, sin):
+        cos, sin, sides = cos[:, None], sin[:, None], [x.chunk(2, -1) for x in (q, k)]
+        return tuple(torch.cat((a * cos - b * sin, b * cos + a * sin), -1) for a, b in sides)
+
+    assert code(check((rotary, apply), convention="hf_rope", spec=SPELLINGS["words"])) == expected
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
@@ -174,13 +213,20 @@ XPOS = {"encoding": "xpos", "head_dim": DIM, "base": 10000.0, "layout": "half", 
 
 
 def xpos(
-    power=lambda t: t / 100.0, sides=(1.0, -1.0), gamma=0.4, centred=True, first=0, tiled=True, dtype=torch.float64
+    power=lambda t: t / 100.0,
+    sides=(1.0, -1.0),
+    gamma=0.4,
+    centred=True,
+    first=0,
+    tiled=True,
+    dtype=torch.float64,
+    over=1.4,
 ):
     """Return xpos(q, k) with a power of positions, on the sides to the power of `sides`."""
 
     def call(q, k):
         t = torch.arange(q.shape[-2]).to(dtype).double()
-        zeta = (torch.arange(0, DIM, 2).double() / DIM + gamma) / (1 + gamma)
+        zeta = (torch.arange(0, DIM, 2).double() / DIM + gamma) / (over if gamma == 0.4 else 1 + gamma)
         log = power(t - len(t) // 2 * centred)[:, None] * zeta.log()
         log = torch.cat((log, log), -1) if tiled else log.repeat_interleave(2, -1)
         angle = (t + first)[:, None] * FREQ
@@ -207,6 +253,7 @@ def xpos(
         ({"power": lambda t: t}, "xpos.power.precedence"),
         ({"power": lambda t: t // 100}, "xpos.power.stepped"),
         ({"tiled": False}, "rope.layout.mixed"),
+        ({"over": 1.0}, "xpos.scale.over_pairs"),
         ({"dtype": torch.bfloat16}, "rope.precision.positions_bf16"),
         ({"power": lambda t: t // 16 * 16 / 100}, "xpos.scale.mismatch"),
     ],

@@ -62,6 +62,13 @@ def viewed(x, positions):
     return rope()(x, positions)
 
 
+def contiguous(x, positions):
+    """Refuses other views, as kernels do."""
+    if not x.is_contiguous():
+        raise ValueError("x must be contiguous")
+    return rope()(x, positions)
+
+
 def blind_to_strides(x, positions):
     flat = torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
     return rope()(flat, positions)
@@ -173,7 +180,17 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
         "bshd_module", lambda *sides: [rope()(x.transpose(0, 2), torch.arange(len(x))).transpose(0, 2) for x in sides],
         {}, "rope.axis.batch", "by itself",
     ),
-    "contiguous memory": ("rope_fn", viewed, {}, "pass", ""),
+    "contiguous memory": ("rope_fn", viewed, {}, "rope.input.strides", "not contiguous raise an error"),
+    "contiguous memory, asked for": ("rope_fn", contiguous, {}, "pass", ""),
+    "heads and tokens mixed": (
+        "rope_fn", lambda x, p: rope()(x.transpose(1, 2).reshape(x.shape), p), {}, "rope.heads.mixed", "other heads"
+    ),
+    "key heads in another order": (
+        "bshd_module", lambda q, k: (at_start(q), at_start(k).roll(1, 2)), {}, "rope.heads.mixed", ""
+    ),
+    "both sides wrong, in two ways": (
+        "bshd_module", Sides(rope(freq=FREQ**1.03), rope(freq=FREQ**1.07)), {}, "rope.side.differ", "both are wrong"
+    ),
     "strides not read": ("rope_fn", blind_to_strides, {}, "rope.input.strides", ""),
     "a second wrong branch": ("rope_fn", one_new_token, {}, "rope.config.theta_not_read", "500,000"),
     "clockwise": ("rope_fn", rope(freq=-FREQ), {}, "equivalent", "clockwise"),

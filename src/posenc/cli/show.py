@@ -99,9 +99,8 @@ def _find_example(name: str, card: "Card | None") -> tuple[Callable[[], Any], st
 
     if card:
         return lambda: card.cls(**card.example), card.as_dict()["example"]
-    dims = registry.Dims(d_model=32, n_heads=4, n_kv_heads=4, head_dim=64, max_len=64)
-    encoding = registry.create(name, dims=dims)
-    return lambda: registry.create(name, dims=dims), f"{encoding.name}({encoding.extra_repr()})"
+    encoding = registry.create(name, dims=registry.USUAL)
+    return lambda: registry.create(name, dims=registry.USUAL), f"{encoding.name}({encoding.extra_repr()})"
 
 
 def _take_picture(name: str, card: "Card | None") -> "Picture":

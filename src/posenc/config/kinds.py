@@ -29,10 +29,9 @@ MAX_KINDS = 64  # each kind is read and constructed on its own; no model has ten
 _STILL = {NOPE, LINEAR, CROSS, "conv", "mamba", "mamba2", "recurrent", "moe", "mlp"}
 _LEGACY = {
     **{"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING},
+    **{"m": LINEAR, "g": "hybrid"},  # Zamba 2, as first published
     **dict.fromkeys(("deepseek_sparse_attention", "qwen_sparse_attention"), INDEXED),
 }
-# types with several kinds in an order that is not filled in here
-UNLISTED = {"zamba2"}
 _NO_ROPE_LISTS = {"llama4_text", "smollm3", "mistral_large4_text"}
 # types whose files list the attention and the MLP of a layer as two layers
 _PAIRED = {"dory"}
@@ -68,14 +67,6 @@ def layers(model: Model, *, unknown: int | None = None) -> list[str]:
     by default.
     """
     named = _named(model)
-    if named is None and unknown is None and model.name in UNLISTED:
-        raise values.missing(
-            f"{WHO}: layer_types is missing, so kinds of layers of {model.name} are unknown. Add it.",
-            "layer_types",
-            None,
-            "a list with one kind for each layer",
-            fix="List the kind of each layer in layer_types.",
-        )
     n = len(named) if named is not None else (_count(model) or unknown)
     if n is None:
         raise values.missing(
@@ -223,7 +214,7 @@ def _one_each(key: str, listed: object, n: int) -> list[Any]:
 def _rotating(model: Model, n: int) -> list[bool]:
     """Return for each layer whether it rotates by the lists of the file, in which 0 means that it does not."""
     listed = model.fields.get("no_rope_layers")
-    if model.name in _NO_ROPE_LISTS and not listed:
+    if not listed and (model.name in _NO_ROPE_LISTS or _has_interval(model)):
         every = values.integer(
             WHO, "no_rope_layer_interval", model.fields.get("no_rope_layer_interval", 4), high=MAX_LAYERS
         )
@@ -235,6 +226,11 @@ def _rotating(model: Model, n: int) -> list[bool]:
     if model.name in ("muse_glimmer_text", "muse_spark_text"):
         return [(n - 1 - i) % 4 != 0 for i in range(n)]
     return [True] * n
+
+
+def _has_interval(model: Model) -> bool:
+    """Return whether a file for other code states that every n-th layer does not rotate, as SmolLM 3's does."""
+    return not model.is_known and isinstance(model.fields.get("no_rope_layer_interval"), int)
 
 
 def _rotating_in_windows(model: Model, kinds: list[str]) -> list[bool]:

@@ -28,7 +28,7 @@ class Read:
 class Level:
     """One object of a file: a description of its place, the prefix of its keys, and its fields."""
 
-    rank: Literal["outer", "top", "around", "own"]
+    rank: Literal["outer", "top", "part", "around", "own"]
     place: str
     prefix: str
     fields: Mapping[str, Any]
@@ -66,7 +66,8 @@ def report(model: Model, found: Spelled, read: Read, level: Level, key: str, val
     wide = key in reads.SHARES + reads.WIDTHS
     code = "two_widths" if wide and read.width.key not in ("", key) and level.rank == "top" else "unread"
     name = f"{level.prefix}{key}"
-    message = f"{key} {shown} is {level.place}, where {model.name or 'this model'} does not read it: {instead}."
+    where = f"where {model.name} does not read it" if model.is_known else "and posenc does not know what reads it"
+    message = f"{key} {shown} is {level.place}, {where}: {instead}."
     if code == "two_widths":
         message = f"{key} {shown} and {read.width.key} contradict each other: {instead}, by {read.width.key}."
     model.warn(
@@ -85,7 +86,7 @@ def _fix(model: Model, read: Read, level: Level, key: str, value: Any) -> str:
     if level.rank == "outer":
         return f"Move {key} into {level.place.removeprefix('outside ')} if it is right, or remove it."
     if model.native and level.rank == "top":
-        return f"Pass the config.json next to {model.native}: posenc does not read a scaling of Meta's own code."
+        return f"Pass the config.json next to {model.native}, or read what the publisher's code does with {key}."
     if key in reads.SHARES + reads.WIDTHS:
         known, number = TYPES.get(model.name), isinstance(value, int | float)
         if (known is not None and not known.reads_share) or not number or read.width.side == "last":

@@ -13,9 +13,9 @@ _INNER = ("text_config", "thinker_config", "language_config", "llm_config", "vlm
 _STACKS = (("encoder", "decoder"), ("encoder_config", "decoder_config"))
 _SIZES = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
-    "n_heads": ("num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"),
+    "n_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_num_attention_heads"),
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "decoder_num_hidden_layers", "num_layers"),
-    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels", "head_size", "hidden_size_per_head"),
     "max_len": ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
     "window": ("sliding_window", "attention_window_size", "local_attention", "sliding_window_size"),
 }

@@ -7,7 +7,7 @@ from typing import Any
 from posenc.config import kinds, reads, unrotated, values
 from posenc.config.misplaced import Level, Read, label, report, warn
 from posenc.config.model import ConfigWarning, Model
-from posenc.config.models import LABELS, TYPES
+from posenc.config.models import LABELS, ROTATES_IF, TYPES
 from posenc.config.scaling import LENGTH
 from posenc.config.spelling import Spelled, summary
 
@@ -22,8 +22,14 @@ _WRITTEN = {("minimax_m3_vl_text", "rotary_dim"): 64}
 _STRETCHED = ("yarn", "llama3", "longrope")
 # names of a scaling in files of other formats, whose parameters no model type reads
 _ELSEWHERE = re.compile(
-    r"^yarn|_yarn|ntk|(rope|rotary)\w*(factor|ratio|scale)$|scaled_rope|llama_4_scaling|original_seq_len|initial_context"
+    r"^yarn|_yarn|ntk|(rope|rotary)\w*(factor|ratio|scale)$|scaled_rope|llama_4_scaling|original_seq_len|"
+    r"initial_context|logn|long_context|interpolated_rotary|(rope|rotary)\w*interleaved$|^nope_|_nope_layer"
 )
+# in files for other code: whatever else is about a rotation, and is no length
+_UNKNOWN = re.compile(rf"{_ELSEWHERE.pattern}|^(?!.*(len|max_)).*(rope|rotary|rotate|xpos|position_enc|interleave)")
+_OTHER_RULE = re.compile("yarn|ntk|linear|dynamic|llama3|longrope|xpos|alibi|2d|3d|interleav")  # in their values
+# parts of a file about attention, as MPT's attn_config
+_PART = re.compile(r"attn|attention|position")
 # names of the publishers' own code for parameters that stand next to those of transformers, as in gpt-oss
 _SAME = {
     "initial_context_length": LENGTH,
@@ -34,12 +40,17 @@ _SAME = {
 }
 # keys by which files of other code state that positions enter by something else than a rotation, or not in all layers:
 # those that name an encoding, those that are set, and those that are false or an object
-_NAMED = ("position_embedding_type", "position_embeddings_type", "position_encoding_type", "positional_embedding")
+_NAMED = (
+    *("position_embedding_type", "position_embeddings_type", "position_encoding_type", "positional_embedding"),
+    *("position_embedding", "position_encoding", "positional_encoding", "pos_emb_type", "pos_embedding_type"),
+)
 _SET = (
     *("alibi", "use_alibi", "alibi_starting_size", "alibi_bias_max", "relative_attention", "attn_type_list"),
     "mla_use_nope",
 )
-_OFF = ("use_rope", "use_rotary", "use_rotary_embeddings", "rotary")
+_OFF = ("use_rope", "use_rotary", "use_rotary_embeddings", "use_rotary_pos_emb", "rotary", "rope")
+_NOTED = {*_NAMED, *_SET, *_OFF, *reads.ELSEWHERE, *reads.SCALINGS, "original_rope", "rope_full_precision"}
+_MPT = {"alibi": True, "alibi_bias_max": 8, "rope": False}  # as assumed by transformers' class
 # types whose outer part has its own rotation
 _ROTATES_OUTSIDE = {"blt", "musicflamingo"}
 
@@ -52,10 +63,10 @@ def note(model: Model, found: Spelled, read: Read) -> None:
         found: The parameters of the kind of layer.
         read: The values that are read for it.
     """
-    if not model.is_known:
-        for key, value in _others(model, ("rope", "rotary", "absolute" if found.around else "rope")):
-            text = f"{key} {values.short(value)} is not read: model_type is unknown, and layers are read as rotating."
-            _warn_other(model, key, text, value)
+    who = f"{model.name} in transformers does not read it" if model.is_known else "model_type is unknown"
+    for key, value in _others(model, ("rope", "rotary", "absolute" if found.around or model.is_known else "rope")):
+        text = f"{key} {values.short(value)} is not read: {who}, and layers are read as rotating."
+        _warn_other(model, key, text, value)
     _note_objects(model, found)
     _note_entries(model, found, read)
     for level in _levels(model, found, read):
@@ -78,16 +89,35 @@ def of_unrotated(model: Model) -> list[ConfigWarning]:
         for key, value in _others(model, ("absolute", "learned")):
             text = f"{key} {values.short(value)} is not read by {model.model_type} in transformers: it has {how.means}."
             _warn_other(model, key, text, value)
+    for prefix, part in _parts(model) if model.model_type == "mpt" else ():
+        for key, usual in _MPT.items():
+            if (value := part.get(key, usual)) not in (usual, None):
+                text = (
+                    f"{prefix}{key} {values.short(value)} is not read by mpt in transformers: it has ALiBi, up to 2^-8."
+                )
+                _warn_other(model, f"{prefix}{key}", text, value)
     return model.warnings
+
+
+def _parts(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the fields of a model and of its parts about attention, with the prefix of their keys."""
+    yield "", model.fields
+    for key, part in model.fields.items():
+        if isinstance(part, dict) and _PART.search(key) and not part.get("model_type"):
+            yield f"{values.short(key)[1:-1]}.", part
 
 
 def _others(model: Model, usual: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """Yield keys that state another encoding than the usual ones, and their values."""
-    for key, value in model.fields.items():
-        named = key in _NAMED and isinstance(value, str) and not any(word in value.lower() for word in usual)
-        is_set = key in _SET and value and not (isinstance(value, list) and all(value))
-        if named or is_set or (key in _OFF and (value is False or isinstance(value, dict))):
-            yield key, value
+    read = (ROTATES_IF.get(model.name, ("",))[0], *(("attn_type_list", "mla_use_nope") if model.is_known else ()))
+    for prefix, fields in _parts(model):
+        slopes = fields.get("alibi", fields.get("use_alibi")) is not False
+        for key, value in fields.items():
+            named = key in _NAMED and isinstance(value, str) and not any(word in value.lower() for word in usual)
+            is_set = key in _SET and value and not (isinstance(value, list) and all(value))
+            is_set = is_set and (slopes or not key.startswith("alibi"))
+            if key not in read and (named or is_set or (key in _OFF and (value is False or isinstance(value, dict)))):
+                yield f"{prefix}{key}", value
 
 
 def _warn_other(model: Model, key: str, text: str, value: Any) -> None:
@@ -111,7 +141,9 @@ def _levels(model: Model, found: Spelled, read: Read) -> Iterator[Level]:
     if model.outer and str(model.outer[0][1].get("model_type")) not in _ROTATES_OUTSIDE:
         for inner, fields in model.outer:
             yield Level("outer", f"outside {inner}", "", fields)
-    yield Level("top", f"in {model.outer[-1][0]}" if model.outer else "at the top level", "", model.fields)
+    for prefix, fields in _parts(model):
+        top = f"in {model.outer[-1][0]}" if model.outer else "at the top level"
+        yield Level("part" if prefix else "top", f"in {prefix[:-1]}" if prefix else top, prefix, fields)
     if found.nested:
         yield Level("around", f"in {found.key} next to the kinds of layers", f"{found.key}.", found.around)
         own = f"{found.key}.{label(model, read.kind)}"
@@ -192,12 +224,12 @@ def _instead(model: Model, found: Spelled, read: Read, level: Level, key: str, v
         return f"the trained length is {read.original_max_len}" if stretched else None
     if key == "max_position_embeddings" and level.rank in ("outer", "own"):
         return None if value == read.max_len else f"the maximum length is {read.max_len or 'not in the file'}"
-    if level.rank == "outer" and key in reads.SCALINGS:
+    if level.rank in ("outer", "part") and key in reads.SCALINGS:
         inner = found.around or {"rope_type": "default"}
         same = _plain(value, read).items() <= _plain(inner, read).items() if isinstance(value, dict) else not value
         here = "nothing scales" if found.key == "top level" else f"{found.key} with {summary(inner)} is read"
         return None if same else here
-    return _parameter(found, read, level, key, value)
+    return _parameter(model, found, read, level, key, value)
 
 
 def _base(model: Model, read: Read, level: Level, key: str, value: Any) -> str | None:
@@ -239,16 +271,24 @@ def _rotated(read: Read) -> str:
     return f"{read.width.rotary_dim} of the {read.width.head_dim} dimensions of a head rotate"
 
 
-def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -> str | None:
+def _parameter(model: Model, found: Spelled, read: Read, level: Level, key: str, value: Any) -> str | None:
     """Check a parameter of the rotation: outside of its object, next to entries, or of another rope_type."""
     scales = f"rope_type {read.rope_type}" + ("" if read.rope_type != "default" else ", which scales nothing,")
     if level.rank == "own":
+        if key in reads.MSCALES and read.rope_type == "longrope" and not reads.reads_mscales(model.name):
+            return "the gain follows from the lengths"
+        if read.rope_type == "default" and key not in reads.PARTS and _is_set(value) and not isinstance(value, dict):
+            misspelt = any((one.code, one.key) == ("misspelt", key) for one in model.warnings)
+            return None if misspelt else f"{scales} is read"
         known = reads.PARAMETERS.get(read.rope_type)
         named = found.own.get("rope_type") or found.own.get("type")
         if known is None or key not in reads.OF_SCALING - known or value in _NEUTRAL or not named:
             return None
         return f"rope_type {read.rope_type} has no such parameter"
-    if level.rank == "top" and _ELSEWHERE.search(key) and key not in reads.ELSEWHERE and _is_set(value):
+    others = _ELSEWHERE if model.is_known and "auto_map" not in model.fields else _UNKNOWN
+    if level.rank in ("top", "part") and others.search(key) and key not in _NOTED and _is_set(value):
+        if not _ELSEWHERE.search(key):
+            return "one position of each token and the given pairing are read"
         return None if key in _SAME and found.own.get(_SAME[key]) == value else f"{scales} is read"
     if key not in (reads.OF_SCALING - {"truncate"} | {"rope_type"} if level.rank == "around" else reads.INSIDE):
         return None
@@ -265,7 +305,9 @@ def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -
 
 
 def _is_set(value: Any) -> bool:
-    return isinstance(value, dict | int | float) and bool(value) and (value is True or value != 1)
+    if isinstance(value, str):
+        return bool(_OTHER_RULE.search(value.lower()))
+    return isinstance(value, dict | list | int | float) and bool(value) and (value is True or value != 1)
 
 
 def _scales(value: Any) -> bool:

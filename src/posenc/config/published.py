@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from posenc.config import values
+from posenc.config.models import TYPES
 
 if TYPE_CHECKING:
     from posenc.config.model import Model
@@ -24,11 +25,21 @@ _OF_PARAMS = {"dim", "n_layers", "n_heads"}  # DistilBERT has these too, and a m
 _RENAMED = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
 _YARN = {"factor": "factor", LENGTH: LENGTH, "beta": "beta_fast", "alpha": "beta_slow"}
 _SCALINGS = ("yarn", "llama_4_scaling")
+# Meta's code has the parameters of its scaling, which a file only switches on
+_SCALED = "use_scaled_rope"
+_OF_META = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192}
+_SMALLEST_WITH_8 = 4096  # Llama 3.2's text models are narrower, and transformers' converter gives them another factor
+_OF_LLAMA4_SCALING = {"rope_scaling_factor": 16.0, "rope_high_freq_factor": 1.0}
+_OF_LLAMA4 = {"nope_layer_interval", "moe_args", *_OF_LLAMA4_SCALING}
+_OFF_IN_LLAMA4 = {"attn_temperature_tuning": False, "attention_chunk_size": None}  # unless a file states them
 
 # ---- DeepSeek-V4: the kind of layer for each compression ratio, and its own defaults
 
 _OF_RATIO = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 _COMPRESS_BASE, _SHARE, _HEAD_DIM = 160_000, 64 / 512, 512
+
+# Zamba 2's order of layers in transformers, for the only number of layers for which it has one
+_OF_ZAMBA2 = ["hybrid" if i in {6, 12, 18, 24, 30, 36, 42, 47, 51} else "linear_attention" for i in range(54)]
 
 # lists with an entry for each layer, and for layers that predict further tokens: the base and the share of a kind of
 # layer, all of these, and those whose further entries no layer of transformers reads
@@ -78,6 +89,7 @@ def _of_params(model: "Model") -> Fields:
         own["rope_type"] = "yarn"
         if not _applies_scale(model, yarn):
             own["attention_factor"] = 1.0
+    own |= _of_meta(model, fields)
     if growth:
         length = values.integer(WHO, f"llama_4_scaling.{LENGTH}", growth.get(LENGTH), low=2)
         if yarn and yarn.get(LENGTH) != length:
@@ -90,6 +102,32 @@ def _of_params(model: "Model") -> Fields:
             )
         own |= {LENGTH: length, "llama_4_scaling_beta": growth.get("beta")}
     return fields | ({"rope_parameters": own} if own else {})
+
+
+def _of_meta(model: "Model", fields: Fields) -> Fields:
+    """Return the parameters of Meta's own scaling, without the keys that switch it on."""
+    scales = values.flag(WHO, _SCALED, fields.pop(_SCALED, None) or False)
+    if fields.keys() & _OF_LLAMA4:
+        model.model_type = "llama4_text"
+        fields["no_rope_layer_interval"] = fields.pop("nope_layer_interval", None) or _MAX_LAYERS
+        fields |= {key: fields.get(key, off) for key, off in _OFF_IN_LLAMA4.items()}
+        if fields.get("head_dim") is None:
+            fields["head_dim"] = values.integer(WHO, "dim", fields["hidden_size"]) // (model.size("n_heads") or 1)
+        if not scales:
+            return {}
+        factor, high = (fields.pop(key, None) or default for key, default in _OF_LLAMA4_SCALING.items())
+        return _OF_META | {"factor": factor, "high_freq_factor": high}
+    if scales and values.integer(WHO, "dim", model.fields["dim"]) < _SMALLEST_WITH_8:
+        model.warn(
+            "assumed",
+            _SCALED,
+            f"{_SCALED} does not state the factor; 8 is used, as in Meta's code. transformers uses 32 for Llama 3.2.",
+            value=True,
+            allowed="the config.json of the model, which states the factor",
+            meanings=(("Meta's code", "the factor is 8"), ("transformers' converter", "the factor is 32")),
+            fix=f"Pass the config.json of the model, or read the factor with which your program runs {PARAMS}.",
+        )
+    return _OF_META if scales else {}
 
 
 def _applies_scale(model: "Model", yarn: Fields) -> bool:
@@ -224,7 +262,7 @@ def _step3p5(model: "Model") -> Fields:
         for kind in {FULL} & own.keys():
             own[kind] |= scaling
         if _scaled(fields, own) != {FULL} & own.keys():
-            only = fields.get("yarn_only_types")
+            only = fields.get("yarn_only_types") or None
             _unread(model, "yarn_only_types", only, f"only {FULL} is scaled, and the publisher's code scales others")
     if isinstance(rotates := fields.get("use_rope_layers"), list) and not all(rotates[: len(kinds)]):
         _unread(model, "use_rope_layers", rotates, "all layers rotate")
@@ -272,11 +310,55 @@ def _ultrabert(model: "Model") -> Fields:
 # types whose text part has this type, whatever the file calls it
 _TEXT_OF = {"step3p7": "step3p5"}
 _XDROPE = (("type", "xdrope"), ("rope_type", "xdrope"))
+
+
+def _deepseek_v2(model: "Model") -> Fields:
+    """Without latent attention, the publisher's code has Llama's (DeepSeek-VL2, DeepSeek-OCR)."""
+    if model.fields.get("use_mla") is not False:
+        return model.fields
+    if width := model.fields.get("qk_rope_head_dim"):
+        _publisher(model, "use_mla", False, f"heads have a part of {values.short(width)} dimensions that rotates")
+    model.model_type = "llama"
+    return {key: value for key, value in model.fields.items() if key not in ("qk_rope_head_dim", "qk_nope_head_dim")}
+
+
+def _publishers_base(model: "Model") -> Fields:
+    """Read the base where the publisher's code reads it."""
+    fields, (around, key) = model.fields, _BASES[model.name]
+    holder = fields.get(around) if around else fields
+    base = holder.get(key) if isinstance(holder, dict) else None
+    if base is None or any(fields.get(name) for name in ("rope_theta", "rope_parameters", "rope_scaling")):
+        return fields
+    if base != (usual := TYPES[model.name].base):
+        _publisher(model, f"{around}.{key}" if around else key, base, f"the base is {usual:g}")
+    return fields | {"rope_theta": base}
+
+
+_BASES = {"dbrx": ("attn_config", "rope_theta"), "nomic_bert": ("", "rotary_emb_base")}
+
+
+def _zamba2(model: "Model") -> Fields:
+    """Heads are twice as wide as usual, since layers read tokens next to their hidden states."""
+    fields = dict(model.fields)
+    hidden, heads, width = (model.size(name) for name in ("hidden_size", "n_heads", "head_dim"))
+    if hidden and heads and width is None:
+        fields["head_dim"] = 2 * hidden // heads
+    if not fields.get("layer_types") and not fields.get("layers_block_type"):
+        if _count(fields) not in (None, len(_OF_ZAMBA2)):
+            text = "layer_types is missing, and transformers has an order of zamba2's layers for 54 only. Add it."
+            raise values.missing(f"{WHO}: {text}", "layer_types", None, "a list with one kind for each layer")
+        fields["layer_types"] = _OF_ZAMBA2
+    return fields
+
+
 _RULES: dict[str, Callable[["Model"], Fields]] = {
+    **dict.fromkeys(_BASES, _publishers_base),
+    "deepseek_v2": _deepseek_v2,
     "deepseek_v4": _deepseek_v4,
     "hunyuan_vl_text": _hunyuan_vl,
     "step3p5": _step3p5,
     "ultrabert": _ultrabert,
+    "zamba2": _zamba2,
 }
 
 
@@ -362,12 +444,22 @@ def _count(fields: Fields) -> int | None:
 
 
 def _unread(model: "Model", key: str, value: Any, instead: str) -> None:
+    stated = "is missing, and is" if value is None else f"{values.short(value)} is"
+    text = f"{key} {stated} not read by {model.name or model.native} in transformers: {instead}."
     model.warn(
         "unread",
         key,
-        f"{key} {values.short(value)} is not read by {model.name or model.native} in transformers: {instead}.",
+        text,
         value=value,
         allowed=f"left out, or as what is read: {instead}",
         meanings=((f"{key} {values.short(value)}"[:100], "not read"), ("left out", f"the same: {instead}")),
         fix=f"Remove {key}, or correct what is read.",
     )
+
+
+def _publisher(model: "Model", key: str, value: Any, instead: str) -> None:
+    """Add a notice about a key that only the publisher's code reads."""
+    text = f"{key} {values.short(value)} is read as in the publisher's code, and not by {model.name} in transformers: "
+    meanings = (("the publisher's code", f"{key} is read"), ("transformers", instead))
+    fix = "The file needs no change for the publisher's code. In transformers, correct what is loaded."
+    model.warn("publisher", key, f"{text}{instead}.", value=value, allowed="any", meanings=meanings, fix=fix)

@@ -26,11 +26,11 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 class Checked(Mapping[str, Any]):
     """Fields that have passed the limits, so that a caller who needs each kind of layer reads a file once.
 
-    They are passed on without a copy, so they must not be changed.
+    They are passed on without a copy, so they must not be changed. `path` is that of the file or its directory, if any.
     """
 
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self.fields = fields
+    def __init__(self, fields: dict[str, Any], path: Path | None = None) -> None:
+        self.fields, self.path = fields, path
 
     def __getitem__(self, key: str) -> Any:
         return self.fields[key]
@@ -40,6 +40,13 @@ class Checked(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.fields)
+
+
+def checked(source: Source) -> Checked:
+    """Return the fields of a configuration, read once, with its path."""
+    if isinstance(source, Checked):
+        return source
+    return Checked(read(source), None if isinstance(source, Mapping) else Path(source))
 
 
 def read(source: Source) -> dict[str, Any]:

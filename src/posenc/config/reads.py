@@ -6,12 +6,12 @@ from posenc.config.models import FIXED_BASE, LATENT, LOCAL_BASE, ROTARY_DIM, TYP
 # spellings of the base, in any place of a file; those for layers with a window follow
 BASES = (
     *("rope_theta", "rotary_emb_base", "rotary_embedding_base", "global_rope_theta", "rope_base", "rotary_base"),
-    *("rope_global_base_freq", "rope_freq_base"),
+    *("rope_global_base_freq", "rope_freq_base", "rope_embedding_base", "rope_freq_constant"),
 )
-LOCAL_BASES = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta", "local_rope_base")
+LOCAL_BASES = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta", "local_rope_base", "rope_local_theta")
 SHARES = (
     *("partial_rotary_factor", "rotary_pct", "rotary_percent", "rotary_percentage", "rope_pct", "rope_percentage"),
-    *("partial_rotary_pct", "rotary_fraction"),
+    *("partial_rotary_pct", "rotary_fraction", "rotary_emb_fraction"),
 )
 WIDTHS = ("rotary_dim", "rotary_ndims", "rotary_emb_dim", "rope_dim", "qk_rope_head_dim")
 SCALINGS = ("rope_scaling", "rope_parameters")
@@ -21,19 +21,13 @@ PARAMETERS = {
     "default": set(),
     "linear": {"factor"},
     "dynamic": {"factor"},
-    "ntk_alpha": {
-        "factor",
-        "alpha",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-    },  # Tencent writes all of them
+    "ntk_alpha": {"factor", "alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},  # Tencent writes all
     "proportional": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
     "yarn": {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
     "longrope": {"factor", "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale"},
 }
+MSCALES = ("short_mscale", "long_mscale")  # of LongRoPE, in Phi's MoE and in files for other code
 OF_SCALING = set().union(*PARAMETERS.values())
 # parameters that do not depend on the length of texts: they stay when others are replaced
 KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
@@ -47,20 +41,14 @@ ELSEWHERE = {
     *("partial_rotary_factors", "use_rope_layers", "yarn_only_types"),
     *("n_positions", "max_position_embeddings", "original_max_position_embeddings", "max_2d_position_embeddings"),
 }
+# all keys that are compared with what is read, and those that may stand among the parameters of a rotation
+JUDGED = {*BASES, *LOCAL_BASES, *SHARES, *WIDTHS, *SCALINGS, *LENGTHS, *INSIDE, *ELSEWHERE}
+PARTS = JUDGED | OF_SCALING | {"type", "finetuned", "attn_factor", "original_max_len", "llama_4_scaling_beta"}
 # types that read an entry of rope_parameters for each kind of layer; all others read one object for all layers
 BY_KIND = {
     *("beam", "cohere_compass_text", "deepseek_v4", "diffusion_gemma_text", "dory", "dots3_note_text"),
-    *(
-        "embedding_gemma2_text",
-        "gemma3_text",
-        "gemma3n_text",
-        "gemma4_text",
-        "gemma4_unified_text",
-        "laguna",
-        "lfm3",
-        "mellum",
-        "mimo_v2_flash",
-    ),
+    *("embedding_gemma2_text", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "laguna"),
+    *("lfm3", "mellum", "mimo_v2_flash"),
     *("modernbert", "modernbert-decoder", "neomme", "olmo3", "step3p5", "t5gemma2_decoder", "t5gemma2_text"),
     *("ultrabert", "zaya"),
 }
@@ -102,6 +90,11 @@ def spreads(name: str, key: str) -> bool:
     return name not in BY_KIND or name in (_SPREADS_OLD if key == "rope_scaling" else _SPREADS)
 
 
+def reads_mscales(name: str) -> bool:
+    """Return whether a type reads the gains of LongRoPE's two lists."""
+    return name == "phimoe" or name not in TYPES
+
+
 def reads_type(name: str, key: str) -> bool:
     """Return whether one object under a key may name its type by the older key type."""
     return key != "rope_scaling" or name not in _UPDATES
@@ -121,7 +114,7 @@ def base_keys(name: str, local: bool, filled: bool) -> tuple[str, ...]:
         filled: Whether the file has parameters.
     """
     if name not in TYPES:
-        return BASES[:4]
+        return BASES
     if name in _INNER_ONLY or (name in _FILLED["rope_theta"] and not filled):
         return ()
     if local and name in LOCAL_BASE:
@@ -132,7 +125,7 @@ def base_keys(name: str, local: bool, filled: bool) -> tuple[str, ...]:
 def share_keys(name: str, filled: bool) -> tuple[str, ...]:
     """Return the keys next to the parameters under which a type reads the share of a head that rotates."""
     if name not in TYPES:
-        return SHARES[:2]
+        return SHARES
     if name in _FILLED[SHARES[0]] and not filled:
         return ()
     return _OWN_SHARE.get(name, SHARES[:1])

@@ -101,7 +101,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     base = spelling.base(model, found, kind, known, listed)
     first = listed.index(kind) if kind in listed else None
     width = widths(model, found.own, first, kind, name, known)
-    max_len = model.size("max_len", None if name == "default" else known.max_len)
+    max_len = model.size("max_len", None if name == "default" or model.native else known.max_len)
     scaled = scaling(model, found, name, width, max_len)
     sections, layout = axes(model, found.own, width)
     window = kinds.window(model, kind)

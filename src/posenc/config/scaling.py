@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import values
+from posenc.config import reads, values
 from posenc.config.axes import has_axes
 from posenc.config.model import WHO, Model
 from posenc.config.spelling import Spelled
@@ -218,10 +218,10 @@ def _longrope(model: Model, found: Spelled, width: Widths) -> dict[str, Any]:
         listed = values.sequence(WHO, key, found.own[key], longest=4096)
         out[key] = tuple(values.number(WHO, f"{key}'s entry", x, low=1e-6, high=1e9) for x in listed)
     _lists(model, width, n_pairs, {key: len(own) for key, own in out.items()})
+    for key in reads.MSCALES if reads.reads_mscales(model.name) else ():
+        if found.own.get(key) is not None:
+            out[key] = _number(found.own, key, 0.0, MAX_FACTOR, True)
     if model.name == "phimoe":
-        for key in ("short_mscale", "long_mscale"):
-            if found.own.get(key) is not None:
-                out[key] = _number(found.own, key, 0.0, MAX_FACTOR, True)
         model.warn(
             "long_unread",
             "long_factor",

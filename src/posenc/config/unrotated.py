@@ -103,7 +103,10 @@ def _whole(fields: Mapping[str, Any], *keys: str, default: int | None = None, hi
 
 
 def _depth(fields: Mapping[str, Any]) -> int:
-    return _whole(fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers", high=10_000)
+    keys = ("layer_types", "layers_block_type", "hybrid_override_pattern")  # Nemotron-H's, without a number
+    listed = next((fields[key] for key in keys if fields.get(key)), None)
+    n = len(listed) if isinstance(listed, list | str) else None
+    return _whole(fields, "num_hidden_layers", "n_layer", "n_layers", "num_layers", default=n, high=10_000)
 
 
 def _heads(fields: Mapping[str, Any]) -> int:

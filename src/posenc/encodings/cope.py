@@ -85,11 +85,7 @@ class CoPE(ScoreMap):
         mask: Bool[Tensor, "..."] | None,
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
         """Return s_ij + q_i·e[p_ij]."""
-        if q.shape[-1] != self.head_dim:
-            raise ValueError(
-                f"{self.name}: made for head_dim={self.head_dim}; got q of shape {tuple(q.shape)}, which is "
-                "(batch, heads, seq, head_dim)."
-            )
+        self.check_heads(q)
         count = self.counts(scores, k_placed, mask)
         with no_autocast(q.device):  # half precision would round the products before the softmax
             by_count = q.to(scores.dtype) @ self.weight.to(scores.dtype)

@@ -127,11 +127,7 @@ class DeBERTa(ContentBias):
         Neighbouring keys use few rows of the tables. Keys far from every query use one row: then one number per query
         and one per key suffice. So a call with a block of queries is cheap however many keys there are.
         """
-        if (q.shape[1], q.shape[-1]) != (self.n_heads, self.head_dim):
-            raise ValueError(
-                f"{self.name}: made for n_heads={self.n_heads} and head_dim={self.head_dim}; got q of shape "
-                f"{tuple(q.shape)}, which is (batch, heads, seq, head_dim)."
-            )
+        self.check_heads(q)
         dtype = torch.float64 if placed.parts[0].dtype == torch.float64 else torch.float32
         with no_autocast(q.device):  # half precision would round the products before the softmax
             q, k = q.to(dtype), of_each_head(k.to(dtype), self.n_heads)

@@ -88,11 +88,7 @@ class Decomposed2D(ContentBias):
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
         """Return q_i · R_h[Δrow] + q_i · R_w[Δcolumn]."""
-        if q.shape[-1] != self.head_dim:
-            raise ValueError(
-                f"{self.name}: made for head_dim={self.head_dim}; got q of shape {tuple(q.shape)}, which is "
-                "(batch, heads, seq, head_dim)."
-            )
+        self.check_heads(q)
         here, there = placed.parts[0], k_placed.parts[0]
         dtype = floating(here).dtype
         with no_autocast(q.device):  # half precision would round the products before the softmax

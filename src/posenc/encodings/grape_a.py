@@ -91,11 +91,7 @@ class GRAPEA(ContentBias):
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
         """Return -max(i - j, 0) times the rate of each pair."""
-        if (q.shape[1], q.shape[-1]) != (self.n_heads, self.head_dim):
-            raise ValueError(
-                f"{self.name}: made for n_heads={self.n_heads} and head_dim={self.head_dim}; got q of shape "
-                f"{tuple(q.shape)}, which is (batch, heads, seq, head_dim)."
-            )
+        self.check_heads(q)
         q_pos, k_pos = placed.parts[0], k_placed.parts[0]
         dtype = torch.float64 if q_pos.dtype == torch.float64 else torch.float32
         distance: Tensor = (q_pos[..., None, :, None] - k_pos[..., None, None, :]).clamp(min=0).to(dtype)

@@ -145,8 +145,7 @@ class Graphormer(Bias):
                 f"{self.name}: needs the distances of a graph before it can place nodes; got distances=None. "
                 "Call on(distances) and use the result, or construct it with distances=."
             )
-        sizes = self.distances.table.shape[: self.n_axes]
-        for axis, n in zip(pos[..., None].unbind(-1) if self.n_axes == 1 else pos.unbind(-1), sizes, strict=True):
+        for axis, n in zip(pos.unbind(-1), self.distances.table.shape, strict=False) if self.n_axes > 1 else ():
             positions.check_range(axis, n, self.name, f"the distances are {tuple(self.distances.table.shape)}")
         return super().parts(pos, x, past, dtype)
 
@@ -156,12 +155,11 @@ class Graphormer(Bias):
         (q_graph, q), (k_graph, k) = nodes
         if self.distances is None:
             raise ValueError(f"{self.name}: no distances are set; got None. Call on(distances).")
-        table = self.distances.table.to(q.device)
         there = (q >= 0) & (k >= 0)
         if q_graph is None:
-            distance = table[q.long(), k.long()]
+            distance = self.distances.at(q, k)
         else:
-            distance = table[q_graph.long(), q.long(), k.long()].where(q_graph == k_graph, -1)
+            distance = self.distances.at(q_graph, q, k).where(q_graph == k_graph, -1)
             there = there & (q_graph >= 0) & (k_graph >= 0)
         # where values cannot be read, the index kernel raises for an invalid node or distance
         known = there & (distance >= -1) & (distance <= self.max_distance)

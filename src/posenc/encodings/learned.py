@@ -5,7 +5,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posenc import positions
 from posenc.families import Additive, with_table
 from posenc.families.resizing import Rule, resized_rows
 from posenc.registry import register
@@ -83,15 +82,14 @@ class Learned(Additive):
                 f"got padding_idx={padding_idx}."
             )
         self.max_len, self.offset, self.init_std, self.padding_idx = max_len, offset, init_std, padding_idx
+        self._first_pos = -1 if offset else 0
         self.weight = nn.Parameter(torch.empty(max_len + offset, d_model))
         self.reset_parameters()
 
     def vectors(self, pos: Int64[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
         """Look up the rows."""
-        start, why = -1 if self.offset else 0, f"the table was made with max_len={self.max_len}"
-        positions.check_range(pos, self.max_len, self.name, why, start=start)
         # where values cannot be read, the index kernel raises for a wrong position
-        row = torch.where(pos >= start, pos + self.offset, self.weight.shape[0])
+        row = torch.where(pos >= self._first_pos, pos + self.offset, self.weight.shape[0])
         return F.embedding(row, self.weight, self.padding_idx)
 
     def resized(self, max_len: int, *, keep: int = 0, rule: Rule = "ends") -> "Learned":
@@ -125,6 +123,28 @@ class Learned(Additive):
             )
         before, others = self.weight.detach().tensor_split((self.offset + keep,))
         twin = with_table(self, torch.cat((before, resized_rows(others, max_len - keep, rule, self.name))))
+        twin.max_len = max_len
+        return twin
+
+    def cropped(self, max_len: int) -> "Learned":
+        """Return the table of the first positions, such as nanoGPT's crop_block_size makes for a shorter model.
+
+        The rows of the offset stay, and the tables share nothing.
+
+        Raises:
+            ValueError: max_len is below 1 or above the number of positions.
+
+        >>> table = Learned(d_model=4, max_len=8, offset=2)
+        >>> bool((table.cropped(3).weight == table.weight[:5]).all())
+        True
+        """
+        self._count(max_len=max_len)
+        if max_len > self.max_len:
+            raise ValueError(
+                f"{self.name}: cropped keeps at most the table's own {self.max_len} positions; got max_len={max_len}. "
+                "`resized` makes a longer table."
+            )
+        twin = with_table(self, self.weight.detach()[: self.offset + max_len].clone())
         twin.max_len = max_len
         return twin
 

@@ -80,11 +80,7 @@ class Shaw(ContentBias):
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
         """Return q_i · a[clip(i - j)] / √d."""
-        if q.shape[-1] != self.head_dim:
-            raise ValueError(
-                f"{self.name}: made for head_dim={self.head_dim}; got q of shape {tuple(q.shape)}, which is "
-                "(batch, heads, seq, head_dim)."
-            )
+        self.check_heads(q)
         distance = placed.parts[0][..., None, :, None] - k_placed.parts[0][..., None, None, :]
         dtype = floating(distance).dtype
         with no_autocast(q.device):  # half precision would round the products before the softmax

@@ -93,11 +93,7 @@ class TransformerXL(ContentBias):
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
         """Return (u·k_j + (q_i + v)·W r_{i-j}) / √d."""
-        if (q.shape[1], q.shape[-1]) != (self.n_heads, self.head_dim):
-            raise ValueError(
-                f"{self.name}: made for n_heads={self.n_heads} and head_dim={self.head_dim}; got q of shape "
-                f"{tuple(q.shape)}, which is (batch, heads, seq, head_dim)."
-            )
+        self.check_heads(q)
         sin, cos = (part.unsqueeze(-3) for part in placed.parts)  # (..., 1, q_len, d_model / 2)
         k_sin, k_cos = (part.unsqueeze(-3) for part in k_placed.parts)
         dtype = sin.dtype

@@ -7,7 +7,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from posenc import positions
-from posenc.encoding import Placed, Pos
+from posenc.encoding import Placed
 from posenc.families import Bias, no_autocast, wide
 from posenc.registry import register
 
@@ -79,11 +79,6 @@ class TUPE(Bias):
         for name in ("cls_to", "to_cls"):
             self.register_parameter(name, nn.Parameter(torch.empty(n_heads)) if untie_cls else None)
         self.reset_parameters()
-
-    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the positions exact, and reject those outside the tables."""
-        positions.check_range(pos, self.max_len, self.name, f"the tables were made with max_len={self.max_len}")
-        return super().parts(pos, x, past, dtype)
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return Q_q · K_k / √(2d), or one of the two numbers of [CLS]."""

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from posenc.colours import colour, on_dark
-from posenc.registry import Card
+from posenc.registry import USUAL, Card
 
-EXAMPLE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "head_dim": 64, "max_len": 1024}  # for a user class
+EXAMPLE = USUAL.offer(())  # for a user class
 _SECTION = re.compile(r"^Args:\n(?P<body>(?:[ \t]+\S.*\n|\n)+)", re.MULTILINE)
 
 
@@ -126,13 +126,19 @@ def defaults(cls: type, example: Mapping[str, Any]) -> dict[str, Any]:
     own = {
         p.name: example[p.name]
         for p in parameters
-        if p.name in example and (p.default is p.empty or _control(p.name, alternatives(p.annotation), None) is None)
+        if p.name in example and (_is_needed(p) or _control(p.name, alternatives(p.annotation), None) is None)
     }
     try:
         cls(**own)
     except ValueError:
         return dict(example)
     return own
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Return whether an option has no default, or None for a size that a family lets its author set later."""
+    of_family = parameter.default is None and parameter.name in ("d_model", "n_heads", "head_dim")
+    return parameter.default is parameter.empty or of_family
 
 
 def alternatives(annotation: Any) -> list[Any]:

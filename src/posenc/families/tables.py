@@ -12,17 +12,32 @@ from posenc.config.values import short
 
 
 class Table:
-    """A tensor that an encoding was given: neither its state nor its moves touch it, and no gradient reaches it.
+    """Numbers that an encoding was given: neither its state nor its moves touch them, and no gradient reaches them.
 
-    It stays on the device where it was made; a call elsewhere copies it.
+    They stay on the device where they were made; a call elsewhere copies them.
 
     Args:
-        table: The numbers.
+        given: A tensor, an array, nested lists or a Table.
         spelling: How to write them, for instance in a call of the constructor.
+
+    Raises:
+        TypeError: They are not numbers.
+
+    >>> Table([[0.0, 1.5], [1.5, 0.0]]).at(torch.tensor([0, 1]), torch.tensor([1, 1]))
+    tensor([1.5000, 0.0000], dtype=torch.float64)
     """
 
-    def __init__(self, table: Tensor, spelling: str | None = None) -> None:
-        self.table, self._spelling = table.detach(), spelling
+    def __init__(self, given: Any, spelling: str | None = None) -> None:
+        kept = given.table if isinstance(given, Table) else given
+        try:  # through NumPy, whose arrays torch.device("meta") leaves as they are
+            self.table: Tensor = (kept if isinstance(kept, Tensor) else torch.from_numpy(np.array(kept))).detach()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"Table: needs numbers, such as a tensor or nested lists; got {short(given)}.") from error
+        self._spelling = spelling
+
+    def at(self, *where: Tensor) -> Tensor:
+        """Return the numbers at whole indices along the first dimensions, on the device of the indices."""
+        return self.table.to(where[0].device)[tuple(index.long() for index in where)]
 
     @classmethod
     def of(cls, who: str, option: str, given: Any, *shape: int) -> "Table":

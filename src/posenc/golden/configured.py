@@ -12,11 +12,12 @@ import numpy as np
 
 import posenc
 from posenc import config, frequencies
-from posenc.config import kinds, places, unrotated
+from posenc.config import kinds, unrotated
 from posenc.config.growth import growth
 from posenc.config.known import known_models
 from posenc.config.model import open_model, stacks
-from posenc.config.reading import Checked
+from posenc.config.notes import noted
+from posenc.config.reading import Checked, checked
 from posenc.golden import biases, rotations, scales
 from posenc.golden.writing import FORMATS, MADE_BY, Array, encoded, made_before, replace
 
@@ -123,22 +124,10 @@ def write_config(
         "laws": {"rotation": rotations.LAW, **scales.LAWS, **biases.LAWS},
         "tolerance": ROUNDING,
     }
-    if warned := [line for part in parts.values() for line in _warned(part, pairing)]:
-        manifest["warnings"] = list(dict.fromkeys(warned))
+    if warned := noted(source, pairing=pairing):
+        manifest["warnings"] = [f"{one.code}: {one.message} {one.fix}" for one in warned]
     replace(Path(out), manifest, files)
     return manifest
-
-
-def _warned(source: Checked, pairing: config.Pairing | None) -> Iterator[str]:
-    """Yield what `posenc inspect` warns of, in one line each, with what to do."""
-    if unrotated.kind(model := open_model(source)) is not None:
-        found = places.of_unrotated(model)
-    else:
-        counts: list[str | None] = [None]
-        with suppress(ValueError):
-            counts = [kind for kind in config.layer_types(source) if kinds.rotates(kind)]
-        found = [one for kind in counts for one in config.rotary(source, kind, pairing=pairing).warnings]
-    yield from (f"{one.code}: {one.message} {one.fix}" for one in found)
 
 
 def opened(
@@ -154,7 +143,7 @@ def opened(
         known = models[target]
         return known["config"], pairing or known["pairing"], known["original_max_len"]
     try:
-        return config.read(target), pairing, None
+        return checked(target), pairing, None
     except FileNotFoundError as error:
         raise ValueError(
             f"golden: there is no configuration at {str(target)!r:.200}, and no known model has this name. Known: "

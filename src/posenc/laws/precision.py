@@ -49,11 +49,11 @@ def autocast(case: Case) -> Iterable[str]:
         return attend(q, k, v, *encoding.layer(case.index, _exactly(encoding, pos, x)))
 
     results = run(single), truth(exact)
-    floor = _error(run(_plain(case)), truth(_plain(case)))
+    floor = _error(run(_Plain(case, pos)), truth(_Plain(case, pos)))
     # rotated q and k may be larger, and the softmax steeper: plain attention on them counts as well
     encoding, placed = exact.layer(case.index, _exactly(exact, pos, x))
     q, k = encoding.rotate(q, k, placed)
-    floor = max(floor, _error(run(_plain(case)), truth(_plain(case))))
+    floor = max(floor, _error(run(_Plain(case, pos)), truth(_Plain(case, pos))))
     yield from _judge(*results, floor, "under autocast")
 
 
@@ -76,7 +76,9 @@ def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
         return attend(q.double(), k.double(), v.double(), *encoding.layer(case.index, _exactly(encoding, pos, x)))
 
     where = f"in {dtype} from position {int(pos.flatten()[0])}"
-    floor = max(_error(run(_plain(case)), truth(_plain(case))), _rotated_floor(case, exact, (q, k, v), pos, x))
+    floor = max(
+        _error(run(_Plain(case, pos)), truth(_Plain(case, pos))), _rotated_floor(case, exact, (q, k, v), pos, x)
+    )
     yield from _judge(run(rounded), truth(exact), floor, where)
     embedded = rounded.embed(x, rounded.place(pos, x))
     wanted = exact.embed(x.double(), _exactly(exact, pos, x))
@@ -115,11 +117,16 @@ def _far(case: Case, n: int, start: int) -> Tensor:
     return pos + 37 * (pos - start) if start and case.max_len is None else pos
 
 
-def _plain(case: Case) -> Encoding:
-    """Return NoPE with the case's number of axes."""
-    plain = Encoding()
-    plain.n_axes = case.encoding.n_axes
-    return plain
+class _Plain(Encoding):
+    """NoPE with the number of axes and the factor of the scores of a case: a sharper softmax has larger errors."""
+
+    def __init__(self, case: Case, pos: Tensor) -> None:
+        super().__init__()
+        self.n_axes = case.encoding.n_axes
+        self._scaled = case.encoding.layer(case.index, case.place(pos[:1], case.tokens(1)))[0]
+
+    def score_scale(self, head_dim: int) -> float:
+        return self._scaled.score_scale(head_dim)
 
 
 def _inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,7 +150,7 @@ def _rotated_floor(case: Case, exact: Encoding, qkv: tuple[Tensor, Tensor, Tenso
     """
     q, k, v = qkv
     encoding, placed = exact.layer(case.index, _exactly(exact, pos, x))
-    plain = _plain(case)
+    plain = _Plain(case, pos)
     rotated = *encoding.rotate(q.double(), k.double(), placed), encoding.rotate_v(v.double(), placed)
     wanted = attend(*rotated, plain, plain.place(pos, dtype=torch.float64))
     q, k, v = (t.to(q.dtype) for t in rotated)

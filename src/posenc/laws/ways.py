@@ -42,20 +42,20 @@ def differences(encoding: Encoding) -> Iterator[tuple[str, float]]:
             inner, of_layer = case.encoding.layer(case.index, placed)
             found = _pairs(inner, q.detach(), k.detach(), of_layer)
             for way, got, wanted in chain(found, _row_alone(case, x, pos, placed), embedded(case, x, pos, placed)):
-                off = _off(got.detach(), wanted.detach())
-                if not off <= bound:
+                if off := _off(got.detach(), wanted.detach(), bound):
                     yield way, off
         more = (narrow(case), end_of_text(case)) if dtype == torch.float32 else ()
         for way, got, wanted in chain(_long_text(case), hidden_positions(case), *more):
-            off = _off(got.detach(), wanted.detach())
-            if not off <= bound:
+            if off := _off(got.detach(), wanted.detach(), bound):
                 yield way, off
 
 
-def _off(got: Tensor, wanted: Tensor) -> float:
+def _off(got: Tensor, wanted: Tensor, bound: float) -> float:
+    """Return the largest difference, relative to the largest number; 0 within the bound of the dtype of the results."""
     if got.shape != wanted.shape:
         return math.inf
-    return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1.0)) if got.numel() else 0.0
+    off = float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1.0)) if got.numel() else 0.0
+    return 0.0 if off <= max(bound, *(TOLERANCE.get(t.dtype, 0.0) for t in (got, wanted))) else off
 
 
 def _texts(case: Case) -> Iterator[tuple[Tensor, Tensor]]:

@@ -16,7 +16,8 @@ from posenc.config import kinds, places, unrotated, values
 from posenc.config.known import known_models
 from posenc.config.model import Model, open_model, stacks
 from posenc.config.models import TYPES
-from posenc.config.reading import MAX_BYTES, MAX_DEPTH, Checked
+from posenc.config.notes import two_files
+from posenc.config.reading import MAX_BYTES, MAX_DEPTH, Checked, checked
 from posenc.verify import unjudged
 
 SCHEMA = 1
@@ -28,7 +29,7 @@ _LIMITS = (
     f"repeated keys"
 )
 # findings about a model type or a program; the file needs no change
-_NOTICES = {"assumed", "clockwise", "dynamic_cache", "learned", "long_unread"}
+_NOTICES = {"assumed", "clockwise", "dynamic_cache", "learned", "long_unread", "publisher"}
 _FIRST = {"misspelt", "unread", "kind_unread"}
 # findings about defaults that belong to a model type; without a type nothing is known of them
 _OF_TYPE = {"assumed", "theta_missing", "share_unread", "missing", "refused", "unread", "kind_unread", "two_widths"}
@@ -116,7 +117,7 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
         target, pairing = known["config"], pairing or known["pairing"]
     model_type = None
     try:
-        source = Checked(config.read(target))
+        source = checked(target)
         if len(parts := stacks(source)) > 1:
             each = {stack: judge(part, pairing=pairing) for stack, part in parts.items()}
             outside = [_odd(one) for one in places.of_stacks(source, parts)]
@@ -125,7 +126,8 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
         model = open_model(source)
         model_type = model.model_type
         ways = unrotated.ways(model)
-        odd = [_odd(one) for one in places.of_unrotated(model)] if ways is not None else []
+        odd = [_odd(one) for one in two_files(source)]
+        odd += [_odd(one) for one in places.of_unrotated(model)] if ways is not None else []
     except FileNotFoundError:
         raise
     except (ValueError, TypeError) as error:
@@ -138,11 +140,12 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
     if ways is not None:
         counts = {f"{way.part}: {way.encoding}": way.count for way in ways}
     elif pairing is not None or model.name in TYPES:
-        counts, found, rotations = _look(source, model, pairing)
+        counts, seen, rotations = _look(source, model, pairing)
+        found = odd + seen
     else:
         _, seen, rotations = _look(source, model, "half")
         has_rope, why = any(map(model.fields.get, _ROPE_KEYS)), _unknown(model)
-        found = [one for one in seen if has_rope and one.code not in _OF_TYPE]
+        found = odd + [one for one in seen if has_rope and one.code not in _OF_TYPE]
     found.sort(key=lambda one: (_LEVELS.index(one.level), one.code not in _FIRST))
     status: Status = "fail" if found else "cannot_tell" if why else "pass"
     left = unjudged.of_model(model, rotations)

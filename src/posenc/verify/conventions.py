@@ -140,7 +140,11 @@ CONVENTIONS: Mapping[str, Convention] = {
         encodings="relative_sinusoid",
     ),
     "relative_index_fn": Convention(
-        "index(h, w) -> (h*w, h*w) rows of a table", (_H, _W), "index", encodings="swin swin_bias"
+        "index(h, w) -> (h*w, h*w) rows of a table, of Swin (dy + h - 1)(2w - 1) + dx + w - 1 where dy and dx are "
+        "those of query - key; another order of the rows is equivalent, unless a trained table is loaded",
+        (_H, _W),
+        "index",
+        encodings="swin swin_bias",
     ),
     "slopes_fn": Convention(
         "slopes(n_heads) -> list",
@@ -149,7 +153,9 @@ CONVENTIONS: Mapping[str, Convention] = {
         encodings=_ALIBI,
     ),
     "bias_fn": Convention(
-        "bias(heads, q_len, kv_len) -> bias that broadcasts to (heads, q_len, kv_len), queries the last q_len keys",
+        "bias(heads, q_len, kv_len) -> bias that broadcasts to (heads, q_len, kv_len), queries the last q_len keys; of "
+        "relative_bias: one number for each key - query from -max_distance to max_distance, in any order of the rows, "
+        "since the table is not visible: Shaw's row is key - query + max_distance, posenc's query - key + max_distance",
         (_HEADS + " h n", _Q_LEN + " q n m i", _KV_LEN + " k kv n m j"),
         encodings=f"{_ALIBI} t5 relative_bias swin swin_bias",
     ),
@@ -160,7 +166,8 @@ CONVENTIONS: Mapping[str, Convention] = {
         encodings=f"{_ALIBI} t5 relative_bias",
     ),
     "bucket_fn": Convention(
-        "bucket(relative_position) -> int tensor, relative_position = key - query",
+        "bucket(relative_position) -> int tensor of the same shape, relative_position = key - query; of deberta: "
+        "signed buckets of query - key, as in its code, or of key - query, and from 0 or from num_buckets on",
         ("relative_position relative_positions rel_pos rel relpos relative distance distances delta d r rp",),
         "bucket",
         encodings="t5 deberta",
@@ -214,8 +221,10 @@ CONVENTIONS: Mapping[str, Convention] = {
         "bias(q_len, kv_len, w1, b1, w2, b2, c, threshold) for fire, bias(h, w, w1, b1, w2) for swin_v2, "
         "bias(h, w, table) for beit -> (heads, q_len, kv_len), in an image of h rows and w columns (heads, h*w, h*w), "
         "for beit with a class token in front; a network is w2 relu(w1 x + b1), w1 (width, inputs), b1 (width,), w2 "
-        "(heads, width); of fire: b2 (heads,), c and threshold are tensors of one number; of swin_v2: inputs are (row, "
-        "column), 16 sigmoid of the result; of beit: table ((2h - 1)(2w - 1) + 3, heads)",
+        "(heads, width); of fire: b2 (heads,), c and threshold are tensors of one number, the input for query i and "
+        "key j is log(c |i - j| + 1) / log(c L + 1), L the larger of i and threshold, both counted from 0, or from "
+        "1, in the whole text; of swin_v2: inputs are (row, column), 16 sigmoid of the result; of beit: table ((2h - "
+        "1)(2w - 1) + 3, heads), rows as of Swin, then class to patch, patch to class and class to class",
         (),
         encodings="fire swin_v2 beit",
     ),

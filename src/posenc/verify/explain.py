@@ -109,9 +109,12 @@ def values_of(word: str, convention: str = "") -> str:
         "encoding": own.split() or (*sorted(specs.ENCODINGS), "or a name of `posenc list`"),
         "scaling": (*sorted(specs.SCALINGS), "or a dict of rope_type and its parameters"),
         "layout": sorted(specs.LAYOUTS),
-        "variant": [*specs.FORMULAS.split(), *values.allowed("variant", "bias_fn")[0]],
-        "order": ("xy", "yx", "any"),
+        "variant": [*specs.FORMULAS.split(), *([] if convention else values.allowed("variant", "bias_fn")[0])],
+        "order": ("sin_cos", "cos_sin")
+        if convention == "additive_module"
+        else ("xy", "yx", "sin_cos", "cos_sin", "any"),
         "ladder": pictures.LADDERS,
+        "coordinates": pictures.COORDINATES,
         "next_after": builders.AFTER,
         "interpolation": trained.STRETCHED if convention == "additive_module" else (*RULES_2D, "or a dict of mode, .."),
     }

@@ -35,9 +35,11 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
     card = registry.card_of(subject if inspect.isclass(subject) else type(subject))
     found = Findings(definitions=["posenc.laws"])
     try:
-        made: Any = subject(**(card.example if card else {})) if inspect.isclass(subject) else subject
+        made: Any = subject
+        if inspect.isclass(subject):
+            made = subject(**card.example) if card else registry.construct(subject, registry.USUAL, {})
     except TypeError as error:
-        message = f"The laws need an encoding, or a class whose constructor needs no arguments; got {error}."
+        message = f"The laws need an encoding, or a class whose constructor needs only sizes of a model; got {error}."
         found.causes = [Cause("laws.no_encoding", message, 1.0)]
         return found.report(convention)
     encoding: Encoding = copy.deepcopy(made)

@@ -41,6 +41,7 @@ READS = {  # words that change the right answer, by convention
     "mrope_fn": f"{_AXES} axes",
     "rope_axes_fn": f"{_AXES} axes order",
     "rope2d_table_fn": "head_dim dim rotary_dim base layout interleaved max_positions activation_dtype order ladder "
+    "coordinates "
     "section widths n_axes",
     "mrope_positions_fn": "next_after",
     "additive_module": f"{_ADDED} {_OF_A_TEXT}",
@@ -112,8 +113,8 @@ _SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
 _WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|^_?cos")
 # known parts of a sinusoid's variant; any other leaves open which formula is right
 FORMULAS = (
-    "paper vaswani original standard attention tensor2tensor t2t fairseq m2m halfminusone half1 timingsignal detr "
-    "maskformer loftr mae vit moco norm raw sin cos xl espnet conformer interleaved half blocks flip"
+    "paper vaswani original standard transformer tensor2tensor t2t fairseq m2m100 detr maskformer loftr mae vit moco "
+    "xl normalised unnormalised"
 )
 
 

@@ -11,13 +11,6 @@ from posenc.config.model import Model
 from posenc.config.models import TYPES
 
 _ABOUT_POSITIONS = re.compile(r"rope|rotary|position|theta|alibi|relative_att|yarn|ntk|llama_4_scaling")
-_JUDGED = {
-    *(*reads.BASES, *reads.LOCAL_BASES, *reads.SHARES, *reads.WIDTHS, *reads.SCALINGS, *reads.LENGTHS, *reads.INSIDE),
-    *reads.ELSEWHERE,
-}
-_OF_PARAMETERS = (
-    _JUDGED | reads.OF_SCALING | {"type", "finetuned", "attn_factor", "original_max_len", "llama_4_scaling_beta"}
-)
 _PARTS = {"vision_encoder", "multimodal"}  # of params.json
 _MOST = 6  # names in one line
 
@@ -38,7 +31,7 @@ def of_model(model: Model, rotations: list[config.Rotary]) -> tuple[str, ...]:
         f"other parts of the file: {parts}": parts,
         f"keys that posenc does not know: {unknown}": unknown,
         f"whether a program reads yarn and llama_4_scaling of {model.native}: they are read here as transformers' "
-        "converter reads them": model.native and "rope_parameters" in model.fields,
+        "converter reads them": model.native and any(one.rope_type == "yarn" for one in rotations),
         "how many layers there are of each kind: the file does not contain it": rotations and _is_unlisted(model),
         "frequencies of texts beyond max_position_embeddings: dynamic NTK computes them while the model runs": "dynamic"
         in types,
@@ -85,14 +78,14 @@ def _unknown(model: Model) -> Iterator[str]:
     """Yield keys about positions, or among the parameters of a scaling, that are not read."""
     for fields in _levels(model):
         for key, value in fields.items():
-            speaks = key not in _JUDGED and _ABOUT_POSITIONS.search(key) and not key.endswith("_config")
+            speaks = key not in reads.JUDGED and _ABOUT_POSITIONS.search(key) and not key.endswith("_config")
             if speaks and value is not None:
                 yield key
     of_scalings = [own for key in reads.SCALINGS if isinstance(own := model.fields.get(key), dict)]
     of_kinds = [entry for own in of_scalings for entry in own.values() if isinstance(entry, dict)]
     for own in (*of_scalings, *of_kinds):
         for key, value in own.items():
-            if key not in _OF_PARAMETERS and value is not None and not isinstance(value, dict):
+            if key not in reads.PARTS and value is not None and not isinstance(value, dict):
                 yield key
 
 

@@ -66,7 +66,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, is_number)),
         ("config", "a dict", lambda said: isinstance(said, Mapping)),
         ("scaling interpolation", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
-        ("encoding layout variant order ladder next_after", "a word", lambda said: isinstance(said, str)),
+        ("encoding layout variant order ladder next_after coordinates", "a word", lambda said: isinstance(said, str)),
     )
     for word in words.split()
 }

@@ -17,6 +17,7 @@ from typing import Any, Never
 
 from posenc.verify.child.target import Target, load, spec_of
 from posenc.verify.guard import SubjectError
+from posenc.verify.identity.identify import of_module
 from posenc.verify.report import Report
 from posenc.verify.sentences import finding, string
 
@@ -62,6 +63,11 @@ def examine(
             subject = step("build()", make, "subject.build_fails")
         except SubjectError as found:  # a family may know the fault
             raise SubjectError(verify.unbuilt(known, asked, found.cause)) from None
+        width = asked.get("head_dim") if type(asked.get("head_dim")) is int else None
+        if task == "identify" and not known:
+            read = step("the identification", lambda: of_module(subject, width))
+            if read is not None:
+                return {"identified": plain(read.to_dict())}
         if guessed := not known:
             trial = "a trial call to find its convention"
             fits, tried = step(trial, lambda: conventions.fitting(subject, asked))
@@ -71,7 +77,6 @@ def examine(
         if why := conventions.misfit(subject, known):
             raise SubjectError(finding("subject.kind", why, type=type(subject).__name__))
         if task == "identify":
-            width = asked.get("head_dim") if type(asked.get("head_dim")) is int else None
             seen = step("the identification", lambda: verify.identify(subject, known, head_dim=width))
             return {"identified": plain(seen.to_dict())}
         report: Report = step("the check", lambda: verify.check(subject, convention=known, spec=asked))

@@ -62,12 +62,15 @@ def _size(s: Seen) -> int:
 
 def judge(family: Family, subject: Any) -> Verdict:
     """Ask a subject the cases of a family and return the verdict."""
+    refused = None
     try:
         observed = observe(family, subject)
-        verdict = settle(family, observed.seen) if observed.seen or observed.refused is None else None
+        refused = observed.refused
+        verdict = settle(family, observed.seen) if observed.seen or refused is None else None
     except CannotTellError as open_:
-        return Verdict("cannot_tell", because=str(open_))
-    refused = observed.refused
+        if refused is None or refused[1].kind != "score":  # a score that is lost is wrong whatever the bias is
+            return Verdict("cannot_tell", because=str(open_))
+        verdict = None
     if refused is not None and (verdict is None or verdict.status != "fail" or _is_state(family, refused[0], verdict)):
         cause, case = refused
         fault = family.raised(cause, case) or Fault(cause.code)

@@ -164,6 +164,17 @@ def free_of(q: Array, k: Array, *, only_rotations: bool = False) -> Array | None
     return None if np.abs(found - np.eye(len(found))).max() < 1e-4 else found
 
 
+def unrotated(still: NDArray[np.bool_]) -> str:
+    """Return how many dimensions rotate, and which pairs do not.
+
+    >>> unrotated(np.arange(8) > 5)
+    '12: pairs 6 to 7 are left unrotated'
+    """
+    lost = np.flatnonzero(still)
+    which = f"pairs {lost[0]} to {lost[-1]}" if lost[-1] - lost[0] == len(lost) - 1 else f"{len(lost)} pairs"
+    return f"{2 * int((~still).sum())}: {f'pair {lost[0]} is' if len(lost) == 1 else f'{which} are'} left unrotated"
+
+
 def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: Array) -> Iterator[tuple[str, float]]:
     """Yield where positions may restart ("wraps") or stay constant ("stays"): right before, and wrong from there on.
 

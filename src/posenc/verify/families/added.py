@@ -83,6 +83,8 @@ class Sinusoid(Added):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.readings, self.moved, self.free_lanes = added_words.read(spec, image=self.calls.image)
+        if "start" not in spec and self.readings[0]["start"]:  # the row after padding_idx is the first
+            self.ignores = self.ignores.replace("padding_idx ", "")
         self.top, self.ended = int(spec.get("max_positions") or 0), False
         self.mismatch = f"{self.prefix}.mismatch"
         late = [kind(code, name, "near") for name, code in LATE.items()]
@@ -188,7 +190,7 @@ class Sinusoid(Added):
             )
             if model["summed"]:
                 code = code.reshape(full).cumsum(-2).reshape(code.shape)
-            self._last = model, case, (model["gain"] * code, abs(model["gain"]) * slack)
+            self._last = model, case, (np.nan_to_num(model["gain"] * code), np.nan_to_num(abs(model["gain"]) * slack))
         return self._last[2]
 
     def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -270,7 +272,7 @@ class Sinusoid(Added):
         """Return a fault measured from the rows: a factor, positions, a base."""
         near = near_ones(wrong)
         for some in filter(None, (near, near[:-1])):  # a separate branch for longer texts may be wrong as well
-            for ask in (added_reading.scaled, added_reading.shifted, added_reading.base):
+            for ask in (added_reading.empty, added_reading.scaled, added_reading.shifted, added_reading.base):
                 if (fault := ask(self, some, model)) is not None:
                     return fault
         if (fault := next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)) is not None:

@@ -78,7 +78,15 @@ RULES = {  # by formula
     for code, rules in _RULES.items()
     for words, rule in rules.items()
 }
-FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "1/(2 pi)": 0.5 / math.pi, "2": 2.0, "1/2": 0.5}  # of the frequencies
+FACTORS = {
+    "2 pi": 2 * math.pi,
+    "pi": math.pi,
+    "1/(2 pi)": 0.5 / math.pi,
+    "2": 2.0,
+    "1/2": 0.5,
+    "1000": 1e3,
+    "1/1000": 1e-3,
+}  # of the frequencies
 
 
 class Layout(NamedTuple):
@@ -170,8 +178,8 @@ def _split(order: Callable[[int], Array]) -> "Written":
     return lambda b, t, m, n: order(n)[t.astype(int)] + 0 * b
 
 
-# Wrong positions of rows: (indices of the texts (b, 1), of the rows (1, n), how many of each) -> positions, and
-# the finding code without the family.
+# Wrong positions of rows: (indices of the texts (b, 1), of the rows (1, n), how many of each) -> positions, NaN for
+# no encoding, and the finding code without the family.
 Written = Callable[[Array, Array, int, int], Array]
 ROWS: Mapping[str, tuple[Written, str]] = {
     "every token has the index of its text in the batch as its position": (lambda b, t, m, n: b + 0 * t, "axis.batch"),
@@ -185,6 +193,13 @@ ROWS: Mapping[str, tuple[Written, str]] = {
     "row t of n has position t + n, sliced from where it should end": (lambda b, t, m, n: t + n, "slice.tail"),
     "row t of n has position t / n": (lambda b, t, m, n: t / n, "position.normalised"),
     "row t of n has position t / (n - 1)": (lambda b, t, m, n: t / max(n - 1, 1), "position.normalised"),
+    "the first token gets no encoding, and the next one that of position 0": (
+        lambda b, t, m, n: np.where(t, t - 1, np.nan) + 0 * b,
+        "position.missing",
+    ),
+    "the first token gets no encoding": (lambda b, t, m, n: np.where(t, t, np.nan) + 0 * b, "position.missing"),
+    "the last token gets no encoding": (lambda b, t, m, n: np.where(t < n - 1, t, np.nan), "position.missing"),
+    "only the first text of a batch gets an encoding": (lambda b, t, m, n: np.where(b, np.nan, t), "position.missing"),
     "row t has position 2t": (lambda b, t, m, n: 2 * t, "position.stride"),
     "row t has position 0 + 1 + ... + t, a sum of positions": (lambda b, t, m, n: t * (t + 1) / 2, "position.summed"),
     "rows have positions 0, 1, -1, 2, -2, ...": (

@@ -73,6 +73,18 @@ def shifted(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | N
     return Fault(family.cut_wrong, {}, {"words": f"rows are shifted by {at}"})
 
 
+def empty(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
+    """Return the dimensions that get no encoding, if all others are right."""
+    none = np.all([np.abs(s.value).max(0) <= LEAST for s in near], axis=0)
+    codes = [family.rows(model, s.case) for s in near]
+    right = [(np.abs(s.value - code) <= slack + LEAST).all(0) for s, (code, slack) in zip(near, codes, strict=True)]
+    if not none.any() or none.all() or not (np.all(right, axis=0) | none).all():
+        return None
+    first, last = np.flatnonzero(none)[[0, -1]]
+    words = f"partly empty: {none.sum()} of {none.size}, between {first} and {last}, get no encoding"
+    return Fault("sinusoidal.layout.half_empty", {}, {"words": words})
+
+
 def scaled(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
     """Return a factor of the whole encoding."""
     code, value = family.rows(model, near[-1].case)[0], near[-1].value

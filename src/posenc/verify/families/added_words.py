@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenc.verify.families.added_faults import JOINS, ORDERS, PAPER, ROUNDED_UP, T2T, T2T_CEIL
+from posenc.verify.spec import FORMULAS
 
 _HALF_MINUS_ONE = {"tensor2tensor", "t2t", "fairseq", "m2m100"}  # k/(d/2 - 1)
 _IN_BLOCKS = {*_HALF_MINUS_ONE, "mae", "moco", "vit", "xl"}  # all sines first, if no order is declared
+_PADDED = {"fairseq", "m2m100"}  # count from padding_idx + 1
 _DETR = {"detr", "maskformer"}
 _IMAGES_IN_BLOCKS = {"mae", "moco"}  # in each axis
-_VARIANTS = {
-    *("paper", "vaswani", "original", "standard", "transformer", "loftr", "normalised", "unnormalised"),
-    *(_IN_BLOCKS | _DETR),
-}
+_VARIANTS = {*FORMULAS.split()}
 _ROWS_FIRST = re.compile(r"(yx|hw|ij|rows?|heights?|y|h|i)(first|major|col\w*|width)?$")
 _COLUMNS_FIRST = re.compile(r"(xy|wh|ji|col(umn)?s?|widths?|x|w|j)(first|major|row\w*|height)?$")
 _BLOCKS, _WOVEN = re.compile("half|halves|block|concat|split"), re.compile("interleav|alternat|woven|sin|cos")
@@ -99,7 +98,7 @@ def _orders(spec: Mapping[str, Any], variant: set[str], *, image: bool) -> tuple
         return (f"interleaved{tail}",), True
     if image and variant & (_IMAGES_IN_BLOCKS | _DETR):
         return (("half", "half_zero") if variant & _IMAGES_IN_BLOCKS else ("interleaved",)), True
-    return ("half", "half_zero", "interleaved") if variant & _IN_BLOCKS else ("interleaved",), False
+    return ("half", "half_zero") if variant & _IN_BLOCKS else ("interleaved",), False
 
 
 def _joins(spec: Mapping[str, Any], variant: set[str]) -> tuple[tuple[str, ...], bool]:
@@ -113,11 +112,11 @@ def _joins(spec: Mapping[str, Any], variant: set[str]) -> tuple[tuple[str, ...],
 
 
 def _starts(spec: Mapping[str, Any], variant: set[str], *, image: bool) -> tuple[float, ...]:
-    said = spec.get("start", spec.get("offset"))
+    said, padding = spec.get("start", spec.get("offset")), spec.get("padding_idx")
     if isinstance(said, int | float):
         return (float(said),)
-    if said is None and variant & {"fairseq", "m2m100"}:
-        return (0.0, 2.0)
+    if said is None and variant & _PADDED:
+        return (2.0, 0.0) if padding is None else (padding + 1.0,)
     return (1.0,) if image and variant & {"loftr", *_DETR} else (0.0,)
 
 

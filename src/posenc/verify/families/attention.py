@@ -106,9 +106,10 @@ class Attention(Family):
         at = torch.tensor((POSITIONS, OTHERS) if case.kind == "rows" else case.args[0])
         weights, eps, least = _weights(fresh(subject), *self._drawn(case), at)
         shown = self.shown[case] = weights > max(SEEN, least)
-        if float(weights.min()) < -1e-3 and self._rotates_values(fresh(subject), at):
+        strange = max(-float(weights.min()), float(np.abs(weights.sum(-1) - 1).max()))
+        if strange > 1e-3 + eps and self._rotates_values(fresh(subject), at):
             words = "v is rotated by positions too: outputs are means of rotated values"
-            raise _refused("values_rotated", words, -float(weights.min()))
+            raise _refused("values_rotated", words, strange)
         self._refuse(weights, shown, eps, is_dense=int(at.max() - at.min()) < at.shape[-1])
         if float(weights.sum(-1).min()) < 1 - 1e-3 - eps:
             self.sink, self.mismatch = True, "attention.weights"  # if nothing explains the scores
@@ -153,6 +154,8 @@ class Attention(Family):
             raise _refused("weights", f"a weight is {least:.3g}: outputs are not means of v", -least)
         if (most := float(sums.max())) > 1 + 1e-3 + eps:
             raise _refused("weights", f"the weights of a query sum to {most:.5g}: outputs are not means of v", most - 1)
+        if self.causal and not shown.diagonal(axis1=-2, axis2=-1)[..., 1:].any():
+            raise _refused("window", "a token does not see its own key", 1.0)
         if self.causal and ahead:
             raise _refused("not_causal", "a query attends to keys ahead of it, although causal is declared", 1.0)
         if int(shown.sum(-1).max()) < 2:
@@ -167,6 +170,23 @@ class Attention(Family):
             if far != most and (not ahead or far not in (self.window, self.window // 2)):  # counted in another way
                 words = f"a token sees keys up to a distance of {far}, but should see them up to {most}"
                 raise _refused("window", words, 1.0)
+        if is_dense and (hidden := self._due(shown.shape[-1]) & ~shown.any(axis=(0, 1))).any():
+            i, j = np.argwhere(hidden)[-1]
+            which = "its own key" if i == j else f"the key at {j}"
+            words = f"the query at {i} does not see {which}, which the specification does not hide"
+            raise _refused("hidden", words, float(hidden.sum()))
+
+    def _due(self, n: int) -> NDArray[np.bool_]:
+        """Return which keys of n neighbours must be visible, (queries, keys), however a window of both sides counts."""
+        apart = np.subtract.outer(np.arange(n), np.arange(n))
+        is_open = self.spec.get("causal") is False or self.spec.get("bidirectional") is True
+        reach = (self.window // 2 if is_open else self.window - 1) if self.window else n
+        return np.asarray((np.abs(apart) <= reach) & ((apart >= 0) | is_open))
+
+    def raised(self, cause: Cause, case: Case) -> Fault | None:
+        """Return the positions of the call that shows wrong weights."""
+        is_own = cause.code.startswith("attention.")
+        return Fault(cause.code, {}, {}, {"positions": list(case.args[0])}) if is_own else None
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return q.k before any scale, and the bias: (2, batch, heads, n, n)."""
@@ -308,6 +328,11 @@ class Attention(Family):
         found = ["the size of each head's sink: positions are judged by ratios of weights"] if self.sink else []
         if self.window >= LONGEST:
             found.append(f"a window of {self.window}: calls had at most {LONGEST} tokens")
+        dense = next((shown for case, shown in self.shown.items() if case.args[0][-1] < len(case.args[0])), None)
+        if self.window and dense is not None and (firsts := int(dense[..., -1, : -self.window].any(axis=(0, 1)).sum())):
+            found.append(
+                f"the first keys, of which {firsts} stay visible outside the window: attention sinks are allowed"
+            )
         farthest = max(s.case.args[0][-1] for s in seen)
         found += [f"positions beyond {farthest}", "negative positions", "fewer queries than keys"]
         return [*found, "gradients, and dtypes other than float32"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,11 @@ import torch
 
 from posenc import config
 from posenc.config.axes import axes_of_pairs
-from posenc.definitions import frequencies as defined
 from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen, precision
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.read import BASES, base_of, known
+from posenc.verify.engine.read import BASES, base_of, known, unrotated
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import rotation_asked, rotation_faults
 from posenc.verify.report import Cause
@@ -33,7 +32,7 @@ LADDERS = {
 }
 USUAL = {"axial_rope": "axis", "rope2d": "axis", "mrope": "shared"}  # ladders of encodings
 LAYOUTS = ("blocks", "interleaved", "time_last", "time_unrotated")
-ENDS = tuple(1 << power for power in range(7, 16))  # of tables, and of short integer types
+ENDS = (14, 16, 24, *(1 << power for power in range(5, 16)))  # of tables, and of short integer types
 POSITIONS: dict[str, Callable[[Array], Array]] = {  # wrong positions, in words
     **{f"positions restart at {n:,}": partial(lambda n, where: where % n, n) for n in ENDS},
     **{
@@ -43,6 +42,10 @@ POSITIONS: dict[str, Callable[[Array], Array]] = {  # wrong positions, in words
     "positions are kept in int8": lambda where: (where + 128) % 256 - 128,
     "positions are kept in int16": lambda where: (where + 2**15) % 2**16 - 2**15,
     **{f"positions are divided by {n} and rounded down": partial(lambda n, where: where // n, n) for n in (2, 4)},
+}
+IGNORED: dict[str, Callable[[Array], Array]] = {  # the positions of one call that ignore those that are given
+    "given positions are ignored; tokens are counted": lambda where: 0 * where + np.arange(len(where))[:, None],
+    "positions are counted from the first of each call": lambda where: where - where[:1],
 }
 
 
@@ -108,9 +111,9 @@ def speeds(ladder: str, axes: Any, base: Any) -> Array:
     """
     still, axes, n = np.asarray(axes) < 0, np.maximum(axes, 0), len(axes)
     n_axes = int(axes.max()) + 1
-    number = np.array([(axes[:i] == axis).sum() for i, axis in enumerate(axes)])
+    number = np.array([((axes == axis) & ~still)[:i].sum() for i, axis in enumerate(axes)])
     exponents = {
-        "axis": number / np.bincount(axes)[axes],
+        "axis": number / np.maximum(np.bincount(axes[~still], minlength=n_axes), 1)[axes],
         "shared": np.arange(n) / n,
         "dealt": (n_axes * number + axes) / n,
         "dealt_backwards": (n_axes * (number + 1) - 1 - axes) / n,
@@ -143,12 +146,22 @@ class Angles(Family):
         base = spec.get("base", 10000.0)
         self.n, self.head_dim = int(asked) // 2, int(spec.get("head_dim") or asked)
         self.base: Any = tuple(map(float, base)) if isinstance(base, list | tuple) else float(base)
-        self.truth = {"base": self.base, "freq": None, "sign": 1.0, "cut": None}
-        self.truth |= dict.fromkeys(("round_positions", "round_frequencies"))
+        self.truth = {"base": self.base, "freq": None, "sign": 1.0, "cut": None, "pos": None, "step": 1.0}
+        self.truth |= dict.fromkeys(("round_positions", "round_frequencies", "round_product", "shared"))
 
-    def coordinates(self, model: Model, case: Case) -> Array:
+    def given(self, model: Model, case: Case) -> Array:
         """Return the coordinates of each token on each axis, (tokens, axes)."""
         return np.asarray(case.args[0])
+
+    def coordinates(self, model: Model, case: Case) -> Array:
+        """Return the coordinates, which a model may change by those of a call, or count in other steps.
+
+        The call of "rows" has the tokens in the other order.
+        """
+        where, is_turned = self.given(model, case), case.kind == "rows"
+        where = where[::-1] if is_turned and not model["shared"] else where
+        where = where if model["pos"] is None else model["pos"](where)
+        return np.asarray((where[::-1] if is_turned else where) * np.asarray(model["step"]))
 
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return the axis and the frequency of each pair."""
@@ -162,7 +175,10 @@ class Angles(Family):
         axes, freq = self.layout(model)
         freq = precision.rounded(freq, model["round_frequencies"])
         where = precision.rounded(self.coordinates(model, case), model["round_positions"])
-        angles = {id(a): np.asarray(model["sign"] * where[:, a] * freq) for a in (axes, *(model["cut"] or ()))}
+        cut = model["round_product"]
+        angles = {
+            id(a): model["sign"] * precision.rounded(where[:, a] * freq, cut) for a in (axes, *(model["cut"] or ()))
+        }
         return tuple(angles[id(a)] for a in model["cut"] or (axes,) * 4)
 
     def predict(self, model: Model, case: Case) -> Array:
@@ -172,7 +188,7 @@ class Angles(Family):
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return angles minus those of the first token: a constant added to all positions changes no score."""
-        return wrapped(value - value[0])
+        return wrapped(value if case.kind == "rows" else value - value[0])
 
     def angles(self, seen: Seen, model: Model) -> Array:
         """Return by how much each pair of each token is rotated against the first token, (tokens, pairs)."""
@@ -201,8 +217,8 @@ class Angles(Family):
         yield Choice({"sign": -1.0})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield rounded positions, other exponents, and the bases of other models."""
-        yield from precision.faults(self.word, ("positions", "frequencies"))
+        """Yield rounded or ignored positions, ends of tables, other exponents, and the bases of other models."""
+        yield from precision.faults(self.word, ("positions", "frequencies", "product"))
         for base in (base for base in (*BASES, *OF_PICTURES) if base != self.base):
             values: dict[str, Any] = {"base": base, "asked": self.base}
             if isinstance(self.base, tuple):
@@ -213,6 +229,10 @@ class Angles(Family):
         for power, how in powers.items():
             change = {"base": np.asarray(self.base) ** float(power)}
             yield Fault(f"{self.word}.frequency.exponents", change, {"how": how})
+        for how, pos in IGNORED.items():
+            yield Fault("positions.given_ignored", {"pos": pos}, {"how": how})
+        for words, pos in POSITIONS.items():
+            yield Fault(f"{self.word}.table.wraps", {"pos": pos}, {"words": words})
 
     def other_speeds(self, code: str, freq: Array, **words: str) -> Fault:
         """Return the fault of pairs at the wrong speeds, which names the one with the largest error."""
@@ -236,6 +256,8 @@ class MRope(Angles):
     """Angles of three axes, or of any number: M-RoPE (Wang et al. 2024; Qwen3-VL) or axial RoPE (Wan, FLUX)."""
 
     mismatch, word = "mrope.mismatch", "mrope"
+    answered: tuple[Array, ...] = ()  # the position ids of the first case
+    origin: Array  # the angles of the first of them
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         base, widths = spec.get("base"), spec.get("widths") or [2 * s for s in spec.get("section") or ()]
@@ -266,7 +288,7 @@ class MRope(Angles):
                 f"'axis'), and no scaling; got base {self.base}, ladder {self.ladder!r}."
             )
         freq = self._scaled() if asked.scaling != "default" else None
-        own = {"ladder": self.ladder, "axes": self.axes, "made": self.axes, "step": None, "pos": None}
+        own = {"ladder": self.ladder, "axes": self.axes, "made": self.axes}
         self.truth = {**self.truth, **own, "base": self.base, "freq": freq, "gain": float(asked.gain(1)[0])}
 
     def free(self) -> Iterator[Choice]:
@@ -320,11 +342,6 @@ class MRope(Angles):
             freq[self.axes == axis] = rotation_asked.read({**words, "head_dim": 2 * pairs}).inv_freq(1)
         return freq
 
-    def coordinates(self, model: Model, case: Case) -> Array:
-        """Return the coordinates of each token on each axis, which a model may change, or count in other steps."""
-        where = case.args[0] if model["pos"] is None else model["pos"](case.args[0])
-        return np.asarray(where * (1.0 if model["step"] is None else model["step"]))
-
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return the axis of each pair, and the frequencies of the division that the tables were made for."""
         freq = speeds(model["ladder"], model["made"], model["base"]) if model["freq"] is None else model["freq"]
@@ -340,12 +357,20 @@ class MRope(Angles):
             asked = Case("near", (ids,), words, otherwise=asked)
         assert asked is not None
         yield asked
+        if self.answered:
+            yield Case("rows", self.answered, "the same position ids in the other order")
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the angles of some position ids."""
+        """Return the angles of some position ids; of turned ones against the angles at the origin."""
         ids = torch.from_numpy(case.args[0].astype(np.int64).T.copy())
+        if case.kind == "rows":
+            found = guard.shaped(
+                guard.call(fresh(subject), ids.flip(1), what=case.words), (ids.shape[1], self.n), case.words
+            )
+            return Seen(case, found.detach().double().numpy()[::-1] - self.origin)
         found = guard.shaped(guard.call(fresh(subject), ids, what=case.words), (ids.shape[1], self.n), case.words)
         keeps_nothing(subject, (ids.flip(1),), (ids,), found, case.words)
+        self.answered, self.origin = case.args, found[0].detach().double().numpy()
         return Seen(case, found.detach().double().numpy())
 
     def faults(self) -> Iterator[Fault]:
@@ -353,8 +378,10 @@ class MRope(Angles):
         ways = [way for way in self._ways() if (way[1] != self.axes).any()]
         yield from (self._follow(*way) for way in ways)
         yield from super().faults()
-        for words, pos in POSITIONS.items():
-            yield Fault("mrope.table.wraps", {"pos": pos}, {"words": words})
+        if len(self.section) > 2:  # tables of the picture's axes only
+            for words, pos in POSITIONS.items():
+                late = partial(lambda pos, where: np.hstack((where[:, :1], pos(where[:, 1:]))), pos)
+                yield Fault("mrope.table.wraps", {"pos": late}, {"words": f"on all axes but {self.names[0]} {words}"})
         yield from self._scalings()
         yield from self._ladders()
         yield from self._cuts()
@@ -404,6 +431,10 @@ class MRope(Angles):
             ((numbers + 1) / one, "are counted from 1"),
         ):
             yield self.other_speeds("exponents", base[axes] ** -exponents, how=how)
+        turned = self.layout(self.truth)[1].copy()
+        for axis in range(len(own)):
+            turned[axes == axis] = turned[axes == axis][::-1]
+        yield self.other_speeds("exponents", turned, how="are counted backwards on each axis")
         if self.ladder == "axis":
             widths = {n: "all pairs", n / len(own): f"{n / len(own):.4g} pairs, an equal share of each axis"}
             widths |= {s: f"the {s} pairs of {name}" for s, name in zip(self.section, self.names, strict=True) if s}
@@ -426,11 +457,17 @@ class MRope(Angles):
 
     def _scalings(self) -> Iterator[Fault]:
         """Yield a missing scaling, one over another width, and the known faults of scalings of one axis."""
-        asked, over, i = self.asked, {"over": "the whole head"}, np.arange(self.n)
+        asked, over = self.asked, {"over": "the whole head"}
         said = {"scaling": asked.scaling, "base": asked.base}
+        if asked.scaling != "default":
+            unscaled, right = speeds(self.ladder, self.axes, self.base), self.layout(self.truth)[1]
+            for few in range(1, len(self.section)):
+                for some in combinations(range(len(self.section)), few):
+                    words = f"the scaling {asked.scaling!r} is not applied to {', '.join(self.names[a] for a in some)}"
+                    freq = np.where(np.isin(self.axes, some), unscaled, right)
+                    yield Fault("rope.config.scaling_ignored", {"freq": freq}, {"message": words})
         if self.ladder != "shared":
             if asked.scaling != "default":
-                unscaled = speeds("axis", self.axes, self.base)
                 yield Fault("rope.config.scaling_ignored", {"freq": unscaled, "gain": 1.0}, said)
                 yield Fault("rope.config.scaling_ignored", {"freq": unscaled}, said)
             return
@@ -441,20 +478,13 @@ class MRope(Angles):
             yield self.other_speeds("width", wide[: self.n], **over)
         if asked.scaling == "default":
             return
-        plain, more = asked.plain(), asked.parameters
+        plain = asked.plain()
         for fault in rotation_faults.faults(asked, {"pairing": "half", "sign": 1.0, "q": {}, "k": {}}, ""):
             change = dict(fault.change)
             if callable(change.get("freq")):
                 change["freq"] = change["freq"](asked.original)
             if set(change) <= {"freq", "gain"} and len(change.get("freq", plain)) == self.n:
                 yield replace(fault, change=change)
-        if asked.scaling == "yarn":
-            usual = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
-            ends: dict[str, Any] = {key: more.get(key, value) for key, value in usual.items()}
-            ends |= {"base": asked.base, "original_max_len": asked.original}
-            low, high = defined.yarn_bounds(width=asked.head_dim, **ends)
-            ramp = np.clip((i - low) / (high - low or 0.001), 0, 1)
-            yield self.other_speeds("width", plain * (1 - ramp) + plain / asked.factor * ramp, **over)
 
     def _follow(self, code: str, axes: Any, words: str, made: Any = None) -> Fault:
         """Return the fault of pairs that follow the wrong axes, which names the first one."""
@@ -478,7 +508,7 @@ class MRope(Angles):
             if in_order:
                 return self._follow("section_cut", axes, words)
             return self._follow("mismatch", axes, "pairs have the right speeds, but follow other axes")
-        return self._steps(near, model) or self._bases(near, model)
+        return self._steps(near, model) or self._bases(near, model) or self._sections(near, model)
 
     def _followed(self, near: Seen, model: Model) -> tuple[Any, Any]:
         """Return the axis that each pair follows at its right speed, and whether there is one."""
@@ -527,12 +557,29 @@ class MRope(Angles):
             values = {"message": f"the bases of the axes are {said}; they should be {asked}"}
         return Fault("mrope.config.theta_not_read", {"base": bases}, values)
 
-    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-        """Return the pair that follows the wrong axis, or else the one at the wrong speed."""
-        steps = self.angles(seen[0], model)[1 : 1 + len(self.section)]  # of each pair for a step along each axis
+    def _moved(self, near: Seen, model: Model) -> tuple[Array, Array, Any]:
+        """Return the angles of a step along each axis, the right ones, and each pair's axis (-1: none, -2: more)."""
+        steps = self.angles(near, model)[1 : 1 + len(self.section)]
         right = np.abs(self.layout(self.truth)[1])
         moved = (np.abs(steps) > 1e-6 + CLOSE * right).sum(0)
-        follows = np.where(moved == 1, np.abs(steps).argmax(0), np.where(moved, -2, -1))
+        return steps, right, np.where(moved == 1, np.abs(steps).argmax(0), np.where(moved, -2, -1))
+
+    def _sections(self, near: Seen, model: Model) -> Fault | None:
+        """Return sections of other lengths, each with frequencies of its own, if they explain all angles."""
+        follows = self._moved(near, model)[2]
+        if self.ladder != "axis" or not explains(self, {**self.truth, "axes": follows, "made": follows}, [near]):
+            return None
+        cut = [int((follows == axis).sum()) for axis in range(len(self.section))]
+        return self._follow(
+            "section_order", follows, f"the axes have {cut} pairs, not {list(self.section)}", made=follows
+        )
+
+    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
+        """Return pairs that do not rotate, the pair that follows the wrong axis, or the one at the wrong speed."""
+        steps, right, follows = self._moved(seen[0], model)
+        still = (np.abs(steps).max(0) < 1e-3 * right) & (right > 0)
+        if still.any() and (follows == self.axes)[~still & (right > 1e-5)].all():
+            return Fault("rope.partial.width", {}, {"found": unrotated(still), "asked": 2 * self.n})
         if (follows != self.axes)[right > 1e-5].any():
             return self._follow("mismatch", np.where(right > 1e-5, follows, self.axes), "pairs follow other axes")
         freq = steps[np.maximum(self.axes, 0), np.arange(self.n)]

@@ -47,6 +47,7 @@ class Alibi(Biases):
         self.definition = slopes.definition(self.truth)
         self.found: dict[int, Array] = {}  # the measured slopes, by the number of heads
         self.end = 0  # the smallest wrong distance of a long row; 0 if all are right
+        self.side = 1.0  # how many times the slope of keys behind keys ahead have
 
     def cases(self) -> Iterator[Case]:
         """Yield squares, calls with a cache, calls after other calls, and a long row."""
@@ -91,6 +92,8 @@ class Alibi(Biases):
         read = {s.case.args[0]: _slopes(s.value) for s in near}
         telling = sorted(read, key=lambda n: n < 3 or not slopes.is_power(n))
         self.found = {n: read[n] for n in telling if len(read[n]) and np.isfinite(read[n]).all()}
+        behind, own, ahead = near[0].value[0, 1, :3] if near and not self.causal else (1.0, 0.0, 1.0)
+        self.side = float((ahead - own) / (behind - own)) if np.isfinite(ahead) and behind != own else 1.0
         self.end = next((self._end(s) for s in reversed(seen) if s.case.args[2] >= FAR), 0)
         if self.spec.get("variant") == "learned" and self.found:
             if not any(s.any() for s in self.found.values()):
@@ -198,6 +201,10 @@ class Slopes(Alibi):
             yield Case(kind, (n, 2, 2), optional=n == 1)
         for n in [self.heads] if self.heads else (8, 4):
             yield Case("again", (n, 2, 2, 2 * n, 2, 2))
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return that only the declared number of heads was asked."""
+        return ["slopes of other numbers of heads"] if self.spec.get("heads") else []
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the slope with the largest error."""

@@ -117,7 +117,12 @@ def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:
     back = found[kept] - zero[kept]
     off = np.abs(back - SCORE) / (1 + np.abs(zero[kept]).max(initial=0.0))
     if (off > 1e-4 + 2 * guard.rounding(scores)).any():
-        words = f"a score of {SCORE:g} is returned as {back[off.argmax()]:.5g} after the bias is subtracted"
+        at, factor = off.argmax(), np.median(back) / SCORE
+        words = f"a score of {SCORE:g} is returned as {back[at]:.5g} after the bias is subtracted"
+        if not np.ptp(back) > 1e-3 * abs(SCORE):
+            words = "the score is lost" if abs(factor) < 1e-3 else f"the score is multiplied by {factor:.5g}"
+        elif not zero[kept].any():
+            words = "the score is multiplied by the bias: a score of 0 is returned as 0 for all keys"
         raise SubjectError(Cause(code, words, float(off.max()), {"score": SCORE}))
 
 
@@ -180,7 +185,7 @@ class Biases(Family):
         self.hides: frozenset[str] = frozenset()  # where one call hides keys, so that all must
         self.lowest = 0.0  # the lowest bias of a decode step
         self.nearest = np.inf  # the smallest distance that is hidden, not counting keys ahead
-        right = "near cached" if self.causal and convention != "slopes_fn" else "near"
+        right = "near cached" if (self.causal or self.open) and convention != "slopes_fn" else "near"
         self.kinds = (kind(self.state, "again", right), kind(f"{self.word}.axis.batch", "row", right))
 
     def masks(self) -> list[Mask]:

@@ -83,7 +83,16 @@ SHARES: Mapping[str, Share] = {
     "log2 is divided by a natural logarithm": lambda d, e, side, top: _right(d, e, side, top) / math.log(2),
     "a natural logarithm is divided by log2": lambda d, e, side, top: _right(d, e, side, top) * math.log(2),
     "the number of exact buckets is not added to the logarithm's share": lambda d, e, side, top: (
-        _right(d, e, side, top) - e
+        np.trunc(_right(d, e, side, top)) - e
+    ),
+    "it is not divided by log(max_distance / exact)": lambda d, e, side, top: np.log(d / e) * (side - e),
+    "it is not multiplied by the number of inexact buckets": lambda d, e, side, top: (
+        _right(d, e, side, top) / (side - e)
+    ),
+    "log(|d| / exact) is used as it is": lambda d, e, side, top: np.log(d / e),
+    "log2(|d| / exact) is used as it is": lambda d, e, side, top: np.log2(d / e),
+    "roots take the place of the logarithms": lambda d, e, side, top: (
+        np.sqrt(np.maximum(d / e - 1, 0) / max(top / e - 1, 1e-3)) * (side - e)
     ),
     "distances beyond the exact ones are spread evenly": lambda d, e, side, top: (d - e) / max(top - e, 1) * (side - e),
     "it is rounded to the nearest number, not down": lambda d, e, side, top: _right(d, e, side, top) + 0.5,
@@ -141,17 +150,18 @@ class T5(Family):
 
     def cases(self) -> Iterator[Case]:
         """Yield all distances in both orders, as far as the subject allows, and a few separately."""
-        asked: Case | None = None
+        asked = Case("near", (self.rel,), f"bucket of {len(self.rel)} distances in one list")
         for top in reversed(TOPS):
             near = self.rel[np.abs(self.rel) <= top]
             asked = Case("near", (np.stack([near, near[::-1]]),), f"bucket of {2 * len(near)} distances", False, asked)
-        yield from [asked] if asked else []
+        yield asked
         yield Case("near", (np.array(FEW),), f"bucket of {len(FEW)} distances", optional=True)
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the buckets."""
         asked = torch.from_numpy(case.args[0].astype(np.int64))
-        found = guard.shaped(guard.call(fresh(subject), asked, what=case.words), tuple(asked.shape), case.words)
+        found = guard.array(guard.call(fresh(subject), asked, what=case.words), case.words)
+        found = guard.shaped(found, tuple(asked.shape), case.words)
         if found.is_floating_point() or found.is_complex():
             message = f"buckets are row numbers of a table and must be integers; got {found.dtype}"
             cause = Cause(f"{self.definition}.bucket.not_integer", message, 1.0, {"call": case.words})
@@ -246,11 +256,15 @@ class T5(Family):
                 yield Fault("t5.bucket.off_by_one", {name: by}, {"what": what, "by": by})
             inside = lambda d, by=by: d - by  # noqa: E731
             yield Fault("t5.bucket.off_by_one", {"number": inside}, {"what": "|key - query|, inside of it,", "by": by})
+            ahead = lambda d, by=by: np.where(d < 0, d - by, d)  # noqa: E731
+            yield Fault("t5.bucket.off_by_one", {"number": ahead}, {"what": "the distance of keys ahead", "by": by})
         for words in SHARES:
             code = "integer_division" if words in WHOLE else "formula"
             yield Fault(f"t5.bucket.{code}", {"formula": words}, {"words": words})
         yield from numbers
         yield from (Fault("t5.bucket.renumbered", {"renumbered": words}, {"words": words}) for words in RENUMBERED)
+        words = "those of keys ahead start at num_buckets, not at half of them"
+        yield Fault("t5.bucket.renumbered", {"ahead": 1.0}, {"words": words})
         for end in dict.fromkeys((256, 128, top, n)):
             for again in (lambda rel, m=end: np.fmod(rel, m), lambda rel, m=end: (rel + m) % (2 * m) - m):
                 yield Fault("t5.bucket.wrapped", {"number": again}, {"end": end})
@@ -273,8 +287,14 @@ class T5(Family):
                 high = min(high, (far / exact) ** ((side - exact) / (other - exact)))
                 low = max(low, (near / exact) ** ((side - exact) / (row + 1 - exact)))
         for top in range(math.floor(low * exact), math.ceil(high * exact) + 1)[:MOST]:
-            if top > exact and top != self.max_distance:
-                yield _hardwired("t5.bucket.max_distance", "max_distance", top, self.max_distance, changes)
+            if top <= exact or top == self.max_distance:
+                continue
+            if changes:
+                both_ = f", and max_distance is {top}, not {self.max_distance}"
+                values = {"used": used, "asked": self.n_buckets, "same": both_}
+                yield Fault("t5.bucket.num_buckets_hardwired", {**changes, "max_distance": top}, values)
+            else:
+                yield _hardwired("t5.bucket.max_distance", "max_distance", top, self.max_distance)
 
 
 # what gives the same buckets as another number, by the code and that number's share of the declared one
@@ -285,9 +305,9 @@ SAME = {
 }
 
 
-def _hardwired(code: str, name: str, used: int, asked: int, more: Model | None = None) -> Fault:
+def _hardwired(code: str, name: str, used: int, asked: int) -> Fault:
     values = {"used": used, "asked": asked, "same": SAME.get((code, used / asked), "")}
-    return Fault(f"{code}_hardwired", {**(more or {}), name: used}, values)
+    return Fault(f"{code}_hardwired", {name: used}, values)
 
 
 # wrong buckets of query - key, from mid, max_distance and the share of buckets beyond mid
@@ -327,10 +347,24 @@ DEBERTA: Mapping[str, Callable[[Array, int, int, Array], Array]] = {
     "log2 is divided by a natural logarithm": lambda d, mid, top, s: _signed(
         d, mid, mid + np.ceil(s / math.log(2) - 1e-9)
     ),
+    "far distances of keys behind have buckets of their own": lambda d, mid, top, s: np.where(
+        d > 0, d, _signed(d, mid, mid + np.ceil(s - 1e-9))
+    ),
+    "far distances of keys ahead have buckets of their own": lambda d, mid, top, s: np.where(
+        d < 0, d, _signed(d, mid, mid + np.ceil(s - 1e-9))
+    ),
+    "they are T5's buckets": lambda d, mid, top, s: _of_t5(d, 2 * mid, top),
+    "they are T5's buckets, of the opposite distance": lambda d, mid, top, s: _of_t5(-d, 2 * mid, top),
     "it begins beyond num_buckets / 4, not / 2": lambda d, mid, top, s: _signed(
         d, mid // 2, mid // 2 + np.ceil(_share(np.abs(d) / (mid // 2), mid // 2, top) - 1e-9)
     ),
 }
+
+
+def _of_t5(d: Array, n_buckets: int, top: int) -> Array:
+    sizes = {"num_buckets": n_buckets, "max_distance": max(top, n_buckets // 4 + 1)}
+    rule = T5("bucket_fn", {"bidirectional": True, **sizes})
+    return rule.rows(rule.truth, -d)[0]
 
 
 def _signed(d: Array, mid: int, far: Array) -> Array:
@@ -351,7 +385,8 @@ class Deberta(T5):
     def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
         """Return the signed buckets, and 1 where rounding may move one."""
         d, mid = -rel, model["n_buckets"] // 2
-        share = np.log(np.maximum(np.abs(d), mid) / mid) / math.log((model["max_distance"] - 1) / mid) * (mid - 1)
+        span = math.log((model["max_distance"] - 1) / mid) or 1e-9  # two wrong numbers together may leave none
+        share = np.log(np.maximum(np.abs(d), mid) / mid) / span * (mid - 1)
         plain = np.where(np.abs(d) <= mid, d, np.sign(d) * (mid + np.ceil(share - 1e-9)))
         edge = (np.abs(d) > mid) & (np.abs(share - np.round(share)) < 1e-5 * mid)
         if model["formula"]:

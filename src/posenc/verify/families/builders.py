@@ -32,9 +32,12 @@ OTHERS = {  # (index of the video, number of videos) -> the video whose step is 
 CELLS = {
     "columns": "cells are numbered column by column",
     "frames": "frames are counted in the inner loop, cell by cell",
+    "times": "times are repeated in another order than the cells: tile and repeat_interleave are exchanged",
+    "halves": "rows and columns are divided by 2",
 }
 STEPS: Mapping[str, Callable[[Array, float, float], Array]] = {  # (frames, step, start of the video) -> time
     "the step is floored before it is multiplied": lambda n, step, begin: n * np.floor(step),
+    "the step is rounded before it is multiplied": lambda n, step, begin: n * np.round(step),
     "the product of frame and step is rounded, not floored": lambda n, step, begin: np.round(_product(n, step)),
     "frames are counted, and the step is ignored": lambda n, step, begin: n,
     "the start is multiplied by the step as well": lambda n, step, begin: np.floor((begin + n) * step) - begin,
@@ -51,6 +54,7 @@ AFTERS = {  # where the part after an image starts
     "tokens": "the number of tokens before it",
     "one": "one after its start",
     "largest": "its largest position, not one more",
+    "two": "two after its largest position",
     "halves": "as if each side had half as many cells",
 }
 
@@ -77,7 +81,8 @@ class Builder(Family):
         self.open = after is None
         self.definition = f"mrope_positions {after or AFTER[0]}"
         self.truth = {"after": after or AFTER[0], "step": "", "cells": "rows", "exchanged": False, "start": 0}
-        self.truth |= {"placed": (1, 1, 1), "text": (1, 1, 1)}  # axes to which the start is added
+        self.truth |= {"placed": (1, 1, 1), "text": (1, 1, 1), "begun": (1, 1, 1)}  # axes that get starts and numbers
+        self.truth["stride"] = 1
 
     def cases(self) -> Iterator[Case]:
         """Yield sequences of parts."""
@@ -98,21 +103,25 @@ class Builder(Family):
         videos, columns, begin = itertools.count(), list[Array](), float(model["start"])
         for part in parts:
             if isinstance(part, int):
-                columns.append(np.outer(model["text"], begin + np.arange(part, dtype=np.float64)))
-                begin += part
+                counted = np.outer(model["text"], np.arange(part, dtype=np.float64))
+                columns.append(counted + begin * np.array(model["begun"])[:, None])
+                begin += part - (model["after"] == "last")
                 continue
             video, sides, frames = next(videos), part[1:], np.arange(part[0], dtype=np.float64)
             step = steps[OTHERS[model["step"]](video, len(steps)) if model["step"] in OTHERS else video]
             rule = STEPS.get(model["step"])
             times = rule(frames, step, begin) if rule else np.floor(_product(frames, step))
             grid = np.indices(sides[::-1])[::-1] if model["cells"] == "columns" else np.indices(sides)
-            cells = grid.reshape(2, -1)[:: -1 if model["exchanged"] else 1]
-            ways: tuple[Any, Any] = (np.repeat, np.tile)
-            outer, inner = reversed(ways) if model["cells"] == "frames" else ways
+            cells = model["stride"] * grid.reshape(2, -1)[:: -1 if model["exchanged"] else 1]
+            cells = cells // (1 + (model["cells"] == "halves"))
+            outer = np.tile if model["cells"] in ("frames", "times") else np.repeat
+            inner: Any = np.repeat if model["cells"] == "frames" else np.tile
             block = np.stack((outer(times, math.prod(sides)), *(inner(axis, len(times)) for axis in cells)))
             columns.append(begin * np.array(model["placed"])[:, None] + block)
-            ends = {"all_axes": columns[-1].max() + 1, "sides": begin + max(sides), "one": begin + 1}
-            ends |= {"largest": columns[-1].max(), "halves": begin + max(times[-1] + 1, *(-(-n // 2) for n in sides))}
+            end = columns[-1].max()
+            ends = {"all_axes": end + 1, "sides": begin + max(sides), "one": begin + 1, "largest": end, "last": end}
+            ends |= {"so_far": max(c.max() for c in columns) + 1, "two": end + 2}
+            ends |= {"halves": begin + max(times[-1] + 1, *(-(-n // 2) for n in sides))}
             begin = {**ends, "tokens": float(sum(c.shape[1] for c in columns))}[model["after"]]
         return np.concatenate(columns, 1)
 
@@ -136,9 +145,14 @@ class Builder(Family):
             yield Fault("mrope_positions.cell_order", {"cells": cells}, {"words": words})
         for placed, words in PLACED.items():
             yield Fault("mrope_positions.start", {"placed": placed}, {"words": words})
-        yield Fault("mrope_positions.text_axes", {"text": (1, 0, 0)})
+            yield Fault("mrope_positions.start", {"placed": placed, "after": "so_far"}, {"words": words})
+        yield Fault("mrope_positions.not_merged", {"stride": 2})
+        for begun in ((1, 0, 0), (1, 1, 1)):
+            yield Fault("mrope_positions.text_axes", {"text": (1, 0, 0), "begun": begun})
         for after, words in AFTERS.items():
             yield Fault("mrope_positions.after_picture", {"after": after}, {"words": words})
+        words = "each part starts at the largest position so far, not one after it"
+        yield Fault("mrope_positions.after_picture", {"after": "last"}, {"message": words})
         if not self.open:
             other, asked = AFTER[1 - AFTER.index(self.truth["after"])], self.truth["after"]
             yield Fault("mrope_positions.next_after", {"after": other}, {"used": other, "asked": asked})

@@ -5,19 +5,25 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import cache_table
 from posenc.verify.families.cache_runs import BATCH, HALF, PARTS, STEPS, TOKENS, Bench
-from posenc.verify.families.cache_watch import CUT, MASKS, SHORT, Mask, Shown, mask, same_scores
+from posenc.verify.families.cache_watch import CUT, MASKS, SHORT, Mask, Shown, first_scores, mask, windows
 from posenc.verify.guard import NotAnsweredError, SubjectError
 
 FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
+ADDED = ("sinusoidal", "learned")
 OUTPUTS, FAR, MASK, SCORES = "outputs", "far", "mask", "scores"
 SINGLE = ((4, 1, 1, 1, 1, 1), (1, 1, 1, 1, 1, 1), (5, 1, 1, 1, 1, 1, 1), (8, 1, 1, 1, 1))
-SEVERAL = ((5, 3, 4, 2), (3, 3, 3, 3), (2, 6, 3))
+EQUAL = (3, 3, 3, 3)
+SEVERAL = ((5, 3, 4, 2), EQUAL, (2, 6, 3))
 LENGTHS = (64, 300, 1030)  # beyond 256, the last odd number of bfloat16, and beyond 512 and 1024, where tables end
+ENDS = "a table or a counter ends, or what is far away gets another term"
+WINDOW = "decode.window.single_pass"
+FULL = "the window is full there, and other keys or values are dropped, or what is left gets other positions"
 KINDS = {
     "repeat": "kv_cache.state_kept",
     "ahead": "decode.not_causal",
@@ -42,7 +48,8 @@ class Cached(Family):
         self.encoding = str(spec.get("encoding")) if spec.get("encoding") in FAMILIES else "model"
         self.mismatch = f"{self.encoding}.decode.mismatch"
         self.kinds = [kind(f"{self.encoding}.{code}", wrong) for wrong, code in KINDS.items()]
-        self.kinds.append(kind("decode.cache.shared", "back"))
+        self.kinds += [kind("decode.cache.shared", "back"), kind(WINDOW, "window")]
+        self.window, self.widths = int(spec.get("window") or 0), set[int]()  # keys of the window of each layer
         self.truth = {"place": cache_table.RIGHT, "mask": ""}
         self.b: Bench
         self.tables: cache_table.Tables | None = None
@@ -54,7 +61,9 @@ class Cached(Family):
     def cases(self) -> Iterator[Case]:
         """Yield the single pass, then decode steps and chunks; then cases that explain errors, or further checks."""
         order = () if self.spec.get("encoding") in (None, "nope", "none") else ("order",)
-        yield from (Case(each, words=f"single pass: {each}") for each in ("repeat", "ahead", "batch", "length", *order))
+        window = ("window",) if self.window else ()
+        kinds = ("repeat", "ahead", "batch", "length", *order, *window)
+        yield from (Case(each, words=f"single pass: {each}") for each in kinds)
         if self.wrong:
             return
         yield from (Case(OUTPUTS, chunks, f"calls of {list(chunks)} tokens") for chunks in STEPS)
@@ -90,6 +99,9 @@ class Cached(Family):
         b, what = self.b, case.kind
         if what in KINDS:
             return np.array([b.one_pass(what)])
+        if what == "window":
+            self.widths = windows(b, self.window)
+            return np.array([float(bool(self.widths) and self.window not in self.widths)])
         if what == "back":
             if self.spec.get("encoding") is None and b.one_pass("order"):
                 raise CannotTellError(
@@ -137,7 +149,9 @@ class Cached(Family):
         for s in (s for s in self.scores if s.case.args == SINGLE[2]):
             scale = self.tables.scale(s.value, s.case.args)
             place = replace(cache_table.RIGHT, scale=scale)
-            yield Fault("decode.scale", {"place": place}, {"factor": f"{scale:.5g}"})
+            # scores of equal tokens differ by the bias only
+            what = "scores, or only their biases," if self.encoding in cache_table.BIASES else "scores"
+            yield Fault("decode.scale", {"place": place}, {"what": what, "factor": f"{scale:.5g}"})
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Keep the scores, from which a factor is measured."""
@@ -146,30 +160,60 @@ class Cached(Family):
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what the wrong calls of each pattern show if no known fault explains them."""
         if FAR in self.wrong:
-            behind = next(s.case.args[0] for s in wrong if s.case.kind == FAR)
-            return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"behind": behind, "right": self.b.farthest})
+            return self._of_far(next(s.case.args[0] for s in wrong if s.case.kind == FAR))
         steps = [s.value > self.b.tolerance for s in seen if s.case.kind == OUTPUTS][: len(STEPS)]
         ends = [sum(chunks[: int(s.argmax())]) for chunks, s in zip(STEPS, steps, strict=False) if s.any()]
         if len(ends) == len(STEPS) and len(set(ends)) == 1 and min(ends) > max(chunks[0] for chunks in STEPS):
-            return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"behind": ends[0], "right": ends[0] - 1})
+            words = FULL if self.window and 0 <= ends[0] - self.window <= 2 else ENDS
+            values = {"behind": ends[0], "right": ends[0] - 1, "words": words}
+            return Fault(f"{self.encoding}.kv_cache.position_ends", {}, values)
         code = self._branch(seen)
+        if not code and self.encoding in ("rope", "xpos") and self.tables and any(s.case.args == EQUAL for s in wrong):
+            code = "decode.frequencies" if self.tables.speeds_differ(self.b, EQUAL) else ""
         if not code and (fault := self._of_contents(max(s.value.max() for s in seen if s.case.kind == OUTPUTS))):
             return fault
-        code = code or (self._of_steps(*steps) if len(steps) == len(STEPS) else "")
+        code = code or (self._of_steps(*steps) if len(steps) == len(STEPS) else "") or self._rule()
         return Fault(f"{self.encoding}.{code}") if code else None
+
+    def _of_far(self, behind: int) -> Fault:
+        """Return what steps after so many tokens show: the position of the next one, if its scores show it."""
+        at, values = behind + 1, {"behind": behind, "right": self.b.farthest, "words": ENDS}
+        found = cache_table.place_of(self.b, at) if self.tables is None else None
+        if found is None or found == at:
+            return Fault(f"{self.encoding}.kv_cache.position_ends", {}, values)
+        for dtype in (torch.bfloat16, torch.float16):
+            if int(torch.tensor(float(at)).to(dtype)) == found:
+                values["words"] = f"the token at {at} gets position {found}, its number in {str(dtype)[6:]}"
+                return Fault(f"{self.encoding}.kv_cache.position_rounded", {}, values)
+        values["words"] = f"the token at {at} gets position {found}: positions stop growing, or restart"
+        return Fault(f"{self.encoding}.kv_cache.position_ends", {}, values)
+
+    def _rule(self) -> str:
+        """Return that steps encode distances otherwise than a single pass, or do not encode them."""
+        steps = next((s for s in self.scores if s.case.args == SINGLE[1]), None)
+        if self.tables is not None and steps is not None and (how := self.tables.rule(steps.value, SINGLE[1])):
+            lost = "bias_dropped" if self.encoding in cache_table.BIASES else "not_applied"
+            return "decode.other_rule" if how == "distance" else f"decode.{lost}"
+        return "decode.other_code" if self.encoding in ADDED and not self.b.same_zeros() else ""
 
     def _of_contents(self, largest: float) -> Fault | None:
         """Return what is wrong with the contents of a cache, if positions and masks are right."""
         if largest < HALF and (half := self.b.rounded()):
             return Fault("decode.cache.rounded", {}, {"dtype": half})
+        if self.encoding in ADDED and MASK not in self.wrong and self.b.same_zeros():
+            return Fault("decode.input")
         if self.wrong & {MASK, SCORES}:
             return None
         if self.b.rows_share():
             return Fault("decode.cache.rows_share")
         try:
-            return Fault("decode.cache.values") if same_scores(self.b, STEPS[0]) else None
+            how = first_scores(self.b, STEPS[0])
         except SubjectError:
             return None
+        if how == "scaled":
+            words = "after the first call q.k has another scale than in a single pass, next to the same bias"
+            return Fault("decode.scale", {}, {"message": words})
+        return Fault("decode.cache.values") if how else None
 
     def _branch(self, seen: Sequence[Seen]) -> str:
         """Return a name if single tokens are right and several wrong, or the reverse."""
@@ -194,8 +238,13 @@ class Cached(Family):
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return a fault with the name of its branch if only that branch is wrong."""
+        if fault.code == WINDOW:
+            some = sorted(self.widths)
+            found = ", ".join("all" if n > self.window + 3 else str(n) for n in some)
+            return replace(fault, values={"found": found, "asked": self.window})
         place, branch = fault.change.get("place"), self._branch(seen)
-        return replace(fault, code=f"{self.encoding}.{branch}") if place and branch and not place.flat else fault
+        apart = place and branch and not place.flat and place.q != "kept"  # a cache of a window is full in late calls
+        return replace(fault, code=f"{self.encoding}.{branch}") if apart else fault
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the smallest calls that differ from a single pass."""
@@ -215,9 +264,10 @@ class Cached(Family):
         found = [f"positions beyond {self.b.farthest}", "batches with padding: the call has no mask"]
         if not self.several:
             found.append("calls of several tokens: they see other keys than a single pass, and chunked is not declared")
-        window = self.spec.get("window")
-        found += [f"whether a single pass has the window of {window} keys"] if window else []
-        found += [f"steps after more than {window} keys: texts were shorter"] if (window or 0) > self.b.farthest else []
+        if self.window and not self.widths:
+            found.append(f"whether a single pass has the window of {self.window} keys")
+        if self.window > self.b.farthest:
+            found.append(f"steps after more than {self.window} keys: texts were shorter")
         return [*found, "whether a single pass is right: steps are compared with it, not with a definition"]
 
 

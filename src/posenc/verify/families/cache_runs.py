@@ -72,8 +72,8 @@ class Bench:
             return distance(self.run(x, STEPS[0]), self.run(x, STEPS[0]))
         if what == "ahead":
             x = x * min(1.0, 0.3 / float(x.double().std()))  # small, so that no key gets all the weight
-            other = torch.cat((x[:, :6], x.roll(1, 0)[:, 6:]), 1)
-            return distance(self.run(other)[:, :6], self.run(x)[:, :6])
+            others = {n: torch.cat((x[:, :n], x.roll(1, 0)[:, n:]), 1) for n in (1, 6)}
+            return max(distance(self.run(other)[:, :n], self.run(x)[:, :n]) for n, other in others.items())
         rows, tokens = slice(1, 2) if what == "batch" else slice(None), slice(5 if what == "length" else TOKENS)
         return distance(self.run(x[rows, tokens]), self.full[rows, tokens])
 
@@ -103,8 +103,15 @@ class Bench:
         return np.array([distance(torch.cat(rows, 1), self.full[:, begin:])])
 
     def rows_share(self) -> bool:
-        """Return whether steps of one row of a batch are right if the row runs alone."""
-        return float(self.errors(self.x[1:2], STEPS[0], self.full[1:2]).max()) <= self.tolerance
+        """Return whether steps of each row of a batch are right if the row runs alone."""
+        rows = zip(self.x.split(1), self.full.split(1), strict=True)
+        return all(float(self.errors(x, STEPS[0], full).max()) <= self.tolerance for x, full in rows)
+
+    def same_zeros(self) -> bool:
+        """Return whether steps over tokens of zeros, to which only positions are added, are right."""
+        x = torch.zeros_like(self.x)
+        full = self.run(x)
+        return bool(full.any()) and float(self.errors(x, STEPS[0], full).max()) <= self.tolerance
 
     def rounded(self) -> str:
         """Return the half precision to which a tensor of the cache is rounded, if tokens are not."""

@@ -31,11 +31,12 @@ class Place:
     q: str  # where queries start, as a sum of named counts, such as "seen new" or "seen -one"
     k: str | None = None  # where new keys start, if not with their queries
     flat: bool = False  # all tokens of the call are at the start
+    still: bool = False  # all new keys are at their start
     since: int = 1  # the first call with the fault; those before are right
     single: bool = False  # only calls of one token have the fault
     above: bool = False  # only layers above the first one have the fault
     # by what cached keys are rotated once more: their "index", the "offset" of the call, or their index "on reading",
-    # if the cache keeps keys rotated once; "never" removes all rotation
+    # if the cache keeps keys rotated once; "never" removes all rotation, "prompt" that of the first call
     again: str = ""
     scale: float = 1.0  # of scores after the first call
 
@@ -51,8 +52,9 @@ class Place:
         known |= {"steps": (seen - sizes[0]) * (layers - 1) + new * layer, "each": seen * (layers - 1) + new * layer}
         each = np.zeros(new) if self.flat else np.arange(new, dtype=np.float64)
         q, k = (_total(words, known) + each for words in (self.q, self.q if self.k is None else self.k))
+        k = k - each if self.still else k
         index = seen - len(past) + np.arange(len(past))
-        more = {"": 0 * past, "offset": 0 * past + seen, "never": -past}
+        more = {"": 0 * past, "offset": 0 * past + seen, "never": -past, "prompt": -past * (index < sizes[0])}
         keys = np.append(past + more.get(self.again, index), k)
         return q, keys, np.append(past, k) if self.again == "on reading" else keys
 
@@ -64,14 +66,15 @@ def _total(words: str, known: Mapping[str, int]) -> int:
 RIGHT = Place("seen")
 # names of faults and where each places tokens; those seldom mistaken for others come first
 PLACES: Mapping[str, Sequence[Place]] = {
-    "kv_cache.offset_ignored": [Place(""), Place("seen", "")],
+    "kv_cache.offset_ignored": [Place("")],
+    "kv_cache.keys_from_zero": [Place("seen", ""), Place("seen", "", still=True)],
     "kv_cache.eviction_offset": [Place("kept")],
     "kv_cache.off_by_one": [Place(f"seen {by}") for by in ("one", "-one", "one one", "-one -one")],
     "kv_cache.count_too_early": [Place("seen new", since=n, above=above) for n in (1, 0) for above in (False, True)],
     "kv_cache.counts_calls": [Place("call")],
     "kv_cache.counts_layers": [Place("seen steps"), Place("seen each", since=0)],
     "kv_cache.first_layer_only": [Place("", above=True)],
-    "kv_cache.past_constant": [Place("one " * past) for past in range(1, 9)],
+    "kv_cache.past_constant": [Place("one " * past) for past in (*range(1, 17), 32, 64)],
     "kv_cache.offset_double_counted": [
         *(Place(f"seen {more}") for more in ("seen", "prompt", "before", "seen new", "prompt -before")),
         Place("summed"),
@@ -80,7 +83,7 @@ PLACES: Mapping[str, Sequence[Place]] = {
 ROTATED: Mapping[str, Sequence[Place]] = {
     "kv_cache.query_offset_missing": [Place("", "seen")],
     "kv_cache.rotated_then_rotated_again": [Place("seen", again=how) for how in ("index", "offset", "on reading")],
-    "kv_cache.keys_not_rotated": [Place("seen", again="never")],
+    "kv_cache.keys_not_rotated": [Place("seen", again="never"), Place("seen", again="prompt")],
     "window.positions_constant": [Place(at, flat=True) for at in ("seen", "seen new -one", "")],
 }
 SIDES = {"one": "off_by_one", "-one": "off_by_one", "new": "count_too_early"}  # of only the queries or only the keys
@@ -100,8 +103,11 @@ def faults(encoding: str) -> Iterator[Fault]:
         places.append(("kv_cache.bias_zero", [replace(NOWHERE, single=True)]))
     if encoding in (*BIASES, "model"):
         places.append(("decode.bias_dropped", [NOWHERE]))
-    how = {"how": "all tokens of a call get one position"}
-    yield from (Fault(f"{encoding}.{name}", {"place": place}, how) for name, some in places for place in some)
+    for name, some in places:
+        for place in some:
+            nowhere = place.flat and not place.q
+            how = f"all tokens of a call {'are at position 0, or not rotated' if nowhere else 'get one position'}"
+            yield Fault(f"{encoding}.{name}", {"place": place}, {"how": how})
 
 
 @dataclass
@@ -136,6 +142,16 @@ class Tables:
         self.keys[sizes] = [[scores.shape[-1] for scores in layer] for layer in layers]
         return _rows([scores for layer in layers for scores in layer], sum(sizes))
 
+    def speeds_differ(self, b: Bench, sizes: tuple[int, ...]) -> bool:
+        """Return whether a later call of as many tokens has other scores among its tokens, not only scaled ones."""
+        first, later, *_ = watch(b.subject, self.token.expand(1, sum(sizes), -1), sizes)
+        n, table = next(iter(self.tables.items()))
+        one, two = (_less_itself(looks[n].without(table.extra)[..., -sizes[0] :]) for looks in (first, later))
+        if one.shape != two.shape:
+            return False
+        scale = np.nansum(one * two) / max(np.nansum(one * one), 1e-30)
+        return all(bool(np.nanmax(np.abs(t - two), initial=0.0) > table.noise) for t in (one, scale * one))
+
     def predict(self, place: Place, sizes: tuple[int, ...]) -> Array:
         """Return the scores of a schedule in which each call places its tokens so."""
         found: list[Array] = []
@@ -150,6 +166,27 @@ class Tables:
                 seen = table.at[:, i.clip(0, n - 1), j.clip(0, n - 1)] / table.noise
                 found.append(np.where(known, seen * (place.scale if c else 1.0), math.nan))
         return _rows(found, sum(sizes))
+
+    def rule(self, got: Array, sizes: tuple[int, ...]) -> str:
+        """Return how the scores of steps for each other differ from a single pass, if only the distance decides them.
+
+        Returns:
+            "constant" if they do not depend on it either, "distance", or empty.
+        """
+        table, calls = next(iter(self.tables.values())), len(sizes)
+        heads = len(table.at)
+        if self.keys[sizes][0] != [*range(1, calls + 1)]:
+            return ""
+        rows = got[: calls * heads].reshape(calls, heads, -1)
+        lags = [  # scores of the token `lag` before, less that of the token itself, in the calls after the first one
+            np.stack([rows[c, :, c - lag] - rows[c, :, c] for c in range(lag + 1, calls)]) for lag in range(calls - 1)
+        ]
+        right = [(table.at[:, calls - 1, calls - 1 - lag] / table.noise)[None] for lag in range(calls - 1)]
+        if any(np.ptp(each, axis=0).max() > 2 for each in lags) or not all(np.isfinite(each).all() for each in lags):
+            return ""
+        if not any(np.abs(each - want).max() > 2 for each, want in zip(lags, right, strict=True)):
+            return ""
+        return "distance" if any(np.abs(each).max() > 2 for each in lags) else "constant"
 
     def scale(self, got: Array, sizes: tuple[int, ...]) -> float:
         """Return the best factor from the scores of a single pass to those that differ from them."""
@@ -188,6 +225,23 @@ def read(b: Bench) -> Tables | None:
         if distance(even, even[:, :1].expand_as(even)) > b.tolerance:
             tables = dict([*tables.items()][:1])  # tokens contain positions: layers above see more than one token
         return Tables(token, tables, len(looks)) if tables else None
+    return None
+
+
+def place_of(b: Bench, n: int) -> int | None:
+    """Return the position that the query of a step after n tokens has, as its scores for the cached keys show it."""
+    text, chunks = b.x[0, 0].expand(1, n + 1, -1), (n, 1)
+    try:
+        calls, (whole,) = watch(b.subject, text, chunks), watch(b.subject, text, (n + 1,))
+    except SubjectError:
+        return None
+    for look, step in zip(whole, calls[-1], strict=False):
+        table, got = _table(look, n + 1, b.tolerance), step.without(look.extra())[:, 0]
+        if table is None or got.shape[-1] != n + 1:
+            continue
+        known = np.isfinite(table.at[:, :, :n]) & np.isfinite(got[:, None, :n])
+        off = np.abs(rowless(table.at[:, :, :n] - got[:, None, :n], known)).max((0, 2))
+        return int(off.argmin()) if off.min() <= table.noise and known.all() else None
     return None
 
 

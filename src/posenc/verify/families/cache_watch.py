@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from posenc.verify.engine.read import rowless
 from posenc.verify.engine.records import Array
 from posenc.verify.families.cache_runs import TOKENS, Bench, run
 from posenc.verify.guard import SubjectError
@@ -26,9 +27,11 @@ Mask = tuple[str, int, int]
 NO_FAULT: Mask = ("", 0, 0)
 UNUSED = "{}.kv_cache.past_not_seen"  # with the name of an encoding
 OWN, CUT, SHORT = "decode.mask.own_key", "decode.cache.cut", "decode.window.short"
-MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", OWN, CUT, SHORT, "decode.window.long")
+SURPLUS, CALL = "decode.cache.surplus", "decode.mask.own_call"
+MASKS = (SURPLUS, UNUSED, "decode.mask.top_left", "decode.mask.missing", OWN, CALL, CUT, SHORT, "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax", "exp")
+SINKS, LONGEST = 4, 80  # first tokens that may stay visible; tokens of a pass that shows a window
 HIDDEN = -1e4  # a mask may be any large negative number
 LEAST = -745.0  # the logarithm of the smallest weight in float64
 
@@ -113,16 +116,37 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
     return seen
 
 
-def same_scores(b: Bench, chunks: Sequence[int]) -> bool:
-    """Return whether the first layer's scores of different tokens are those of a single pass."""
+def first_scores(b: Bench, chunks: Sequence[int]) -> str:
+    """Return how the first layer's scores of different tokens are: "same" as in a single pass, or q.k "scaled"."""
     calls, (whole,) = watch(b.subject, b.x[:1], chunks), watch(b.subject, b.x[:1], (TOKENS,))
     if not whole or not all(calls):
-        return False
+        return ""
+    pairs: list[tuple[Array, Array]] = []  # of each call: what its scores have more, and q.k, without row constants
     for (look, *_), end, new in zip(calls, np.cumsum(chunks), chunks, strict=True):
-        got, wanted = look.scores, whole[0].scores[:, end - new : end, :end]
-        if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=1e-4, atol=b.tolerance, equal_nan=True):
-            return False
-    return True
+        full = whole[0].scores[:, end - new : end, :end]
+        every = full if whole[0].product is None else whole[0].product[:, end - new : end, :end]
+        shown = full.isfinite().numpy()
+        if look.scores.shape != full.shape or (look.scores.isfinite().numpy() != shown).any():
+            return ""
+        pairs.append((rowless((look.scores - full).numpy(), shown), rowless(every.numpy(), shown)))
+    more, product = (np.concatenate([t.ravel() for t in some]) for some in zip(*pairs[1:], strict=True))
+    allowed = b.tolerance * max(1.0, float(np.abs(product).max()))
+    if max(float(np.abs(t).max()) for t, _ in pairs) <= allowed:
+        return "same"
+    off = more - (more @ product) / max(product @ product, 1e-30) * product
+    return "scaled" if float(np.abs(off).max()) <= allowed else ""
+
+
+def windows(b: Bench, window: int) -> set[int]:
+    """Return how many keys the layers of a single pass let a token see, not counting sinks; none if not visible."""
+    n = window + 2 * SINKS
+    try:
+        (whole,) = watch(b.subject, b.text(n), (n,)) if n <= LONGEST else ([],)
+    except SubjectError:
+        return set()
+    tables = [np.isfinite(look.scores.numpy()).any(0)[:, :n] for look in whole if look.scores.shape[1] == n]
+    apart = np.subtract.outer(np.arange(n), np.arange(n))[:, SINKS:] + 1
+    return {int((apart * table[:, SINKS:]).max()) for table in tables if table.shape[1] == n}
 
 
 def mask(b: Bench, chunks: Sequence[int]) -> Mask:
@@ -137,7 +161,12 @@ def mask(b: Bench, chunks: Sequence[int]) -> Mask:
     if {len(looks) for looks in calls} != {len(whole)} or not at:
         return NO_FAULT
     full = np.stack([_table([whole[i].scores.numpy()], (n,)) for i in at])
-    here = np.stack([_table([looks[i].without(whole[i].extra()) for looks in calls], chunks) for i in at])
+    kept_scores = [[looks[i].without(whole[i].extra()) for looks in calls] for i in at]
+    for layer in kept_scores:
+        for scores, end in zip(layer, np.cumsum(chunks), strict=True):
+            if (seen := int(np.isfinite(scores).any(0).sum(-1).max())) > end:
+                return SURPLUS, seen, int(end)
+    here = np.stack([_table(layer, chunks) for layer in kept_scores])
     if n > TOKENS:
         here[:, :begin] = full[:, :begin]
     kept, shown = (int(table[:, begin, :begin].sum(-1).max(initial=0)) for table in (here, full))
@@ -166,4 +195,7 @@ def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
         return "decode.mask.top_left"
     if (more := here & ~full).any():
         return "decode.mask.missing" if (more & (column > row)).any() else "decode.window.long"
-    return OWN if ((full & ~here) == (full & (begin > 0) & (column == row))).all() else SHORT
+    missing = full & ~here
+    if (missing == (full & (begin > 0) & (column == row))).all():
+        return OWN
+    return CALL if (missing == (full & (begin > 0) & (column >= begin) & (column < row))).all() else SHORT

@@ -25,6 +25,11 @@ SHIFTS: Table = {
     "shift.direction": {
         "by the query's number from the first on": lambda i, j, m, n: j + i,
         "to the right": lambda i, j, m, n: j - m + 1 + i,
+        "to the right by the query's number, round the row": lambda i, j, m, n: (j - i) % n,
+    },
+    "shift.key_length": {
+        "": lambda i, j, m, n: j + n - 1 - i,
+        ", but within the row": lambda i, j, m, n: np.minimum(j + n - 1 - i, n - 1),
     },
     "shift.reversed": {"": lambda i, j, m, n: n - m + i - j, " and not shifted": lambda i, j, m, n: n - 1 - j + 0 * i},
 }
@@ -204,9 +209,15 @@ class TransformerXL(Scores):
         }
         yield from self.listed("numbers", {"bias.exchanged": biases})
         yield from self.factors()
+        exact = ("distance.off_by_one", "distance.query_from_zero")  # some columns of such a shift would be others
+        yield from self.listed("distance", {code: DISTANCES[code] for code in exact})
         for code, rules in SHIFTS.items():
             yield from self.listed("distance", {code: {words: _distance_of(index) for words, index in rules.items()}})
         yield from self.listed("distance", DISTANCES)
+        tops: Table = {
+            "distance.clamped": {str(n): lambda d, *_, n=n: np.minimum(d, n) for n in (*range(1, 8), 16, 20)}
+        }
+        yield from self.listed("distance", tops)
         yield Fault("transformer_xl.shift.whole", {"whole": True})
         half, base = self.d_model // 2, self.truth["base"]
         bases = {**dict.fromkeys(BASES, ""), base**0.5: "k / d_model", base**2: "4 k / d_model"}
@@ -270,8 +281,7 @@ class Shift(Given):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong columns, and the trick of the padded view gone wrong."""
-        by_keys: Table = {"shift.key_length": {"": lambda i, j, m, n: j + n - 1 - i}}
-        yield from self.listed("index", {**SHIFTS, **by_keys})
+        yield from self.listed("index", SHIFTS)
         if not self.both:
             yield from self.listed("flat", {"shift.padded_view": VIEWS})
 
@@ -292,6 +302,9 @@ VIEWS: Mapping[str, Callable[[Array, int], Array]] = {
     "the first row of the view is kept": _viewed(1, lambda m, n: 0),
     "one number is dropped, not one row": _viewed(1, lambda m, n: 1),
     "a row of as many numbers as keys is dropped": _viewed(1, lambda m, n: n),
+    "rows of zeros make a square, of which the first rows are returned": lambda x, m: _viewed(1, lambda m, n: n)(
+        np.pad(x, [(0, 0), (0, 0), (x.shape[-1] - m, 0), (0, 0)]), x.shape[-1]
+    ),
 }
 LENGTHS: Table = {
     "cosine": {

@@ -54,6 +54,11 @@ def _alike(line: Array) -> Array:
     return found
 
 
+def _late(call: Call) -> Array:
+    """Return the position of the token before each one, as if documents began one token later."""
+    return np.append(0.0 * call.right[:, :1], call.right[:, :-1], 1)
+
+
 def _of_devices(n: int) -> Array:
     """Return the tokens of two devices, of which each has one quarter from the front and one from the back."""
     parts = [np.arange(n)[begin : begin + -(-n // 4)] for begin in range(0, n, -(-n // 4))]
@@ -75,8 +80,11 @@ OF_MASKS: Ways = (  # if two explain everything, the earlier one is reported
     *(("past_ignored", lambda c, fill=fill: _filled(c, fill)[:, : c.q_len]) for fill in (0, 1)),
     ("chunked_prefill.double_counted", lambda c: c.count + c.past),
     ("chunked_prefill.double_counted", lambda c: c.count + c.earlier),
+    ("constant_in_chunk", lambda c: c.tokens - 1),
+    ("right_padding.increment", lambda c: c.columns - (c.mask > 0).argmax(1)[:, None]),
     ("first_row_for_all", lambda c: c.count[:1]),
     ("last_row_for_all", lambda c: c.count[-1:]),
+    ("shortest_row_for_all", lambda c: c.columns - (c.total - c.tokens).max()),
     ("padded_width_in_decode", lambda c: c.columns - (c.total - c.tokens).min()),
     ("axis.batch", lambda c: c.mask.cumsum(0) - 1),
     ("mask_inverted", lambda c: c.columns - c.count - 1),
@@ -96,14 +104,19 @@ OF_DOCUMENTS: Ways = (
     ("first_row_for_all", lambda c: c.right[:1]),
     ("first_row_for_all", lambda c: _alike(c.mask[0])),
     ("last_row_for_all", lambda c: c.right[-1:]),
+    ("packed_not_reset", lambda c: c.right + c.previous),
+    ("packed_not_reset", lambda c: c.right + c.previous * (c.mask == c.last)),
     ("packed.previous_length", lambda c: c.count - c.previous),
     ("packed.modulo_wrap", lambda c: c.count % np.maximum(c.length[:, :1], 1)),
     ("packed.modulo_wrap", lambda c: c.count % c.length.max(1, keepdims=True)),
     ("packed.boundary", lambda c: np.where(c.right == 0, c.previous, c.right)),
     ("packed.boundary", lambda c: np.where((c.right == c.length - 1) & (c.mask < c.last), 0, c.right)),
+    ("packed.boundary", lambda c: _late(c)),
+    ("packed.boundary", lambda c: np.where(c.mask == 1, c.right, _late(c))),
     ("packed.off_by_one", lambda c: c.right + (c.mask > 1)),
     ("packed.off_by_one", lambda c: c.right - (c.mask > 1)),
     ("packed.document_index", lambda c: c.mask - 1),
+    ("packed.document_index", lambda c: c.count - c.mask + 1),
     ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, 0)),
     ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, 1)),
     ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, -1)),
@@ -162,8 +175,11 @@ def of_documents(modulus: float) -> Iterator[Fault]:
     """Yield ways to count packed documents, also with the index and the starts in a short type."""
     for code, rule in (*OF_DOCUMENTS, ("packed.modulo_wrap", lambda c: c.count % modulus)):
         yield Fault(f"positions.{code}", {"prefill": rule})
-    ends: Rule = lambda c: c.right - c.length  # noqa: E731
-    yield Fault("positions.packed.end_subtracted", {"prefill": ends, "start": 0.0})
+    of_lengths: Ways = (
+        ("packed.end_subtracted", lambda c: c.right - c.length),
+        ("packed.own_length", lambda c: c.count - c.length),
+    )
+    yield from (Fault(f"positions.{code}", {"prefill": rule, "start": 0.0}) for code, rule in of_lengths)
     for fault in of_numbers(0.0, 0.0):
         short = fault.change["number"]
         yield Fault(fault.code, {"prefill": lambda c, s=short: s(c.count) - s(c.count - c.right)}, fault.values)

@@ -120,6 +120,13 @@ class Deberta(Scores):
         for fault in self.rule.faults() if self.buckets else ():
             model = {**self.rule.truth, **fault.change}
             yield Fault(fault.code, {"bucket": partial(self.bucket_by, model)}, fault.values)
+        half = self.half
+        for top, words in (half - 1, "far keys ahead have"), (np.inf, "far keys have"):
+            round_ = lambda d, top=top: ((np.minimum(d, top) + half) % (2 * half) - half, d < -np.inf)  # noqa: E731
+            yield Fault("deberta.table.wraps", {"bucket": round_}, {"words": f"{words} rows of the table's other end"})
+        for names in ("rel_k",), ("rel_q",), ("rel_k", "rel_q"):
+            shared = lambda n, names=names: n | {name: n[name][:1] + 0 * n[name] for name in names}  # noqa: E731
+            yield Fault("deberta.table.heads", {"numbers": shared}, {"words": " and ".join(names)})
         for at in {self.half - 1, self.half // 2} if not self.buckets else ():
             change = {"bucket": lambda d, at=at: (np.clip(d, -at, at), d < -np.inf)}
             yield Fault("deberta.table.clip", change, {"words": f"{at}", "top": self.half})

@@ -1,6 +1,6 @@
 """Rows of a table for distances in a window: every distance (dy, dx) must have exactly one row of its own."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,37 @@ COLUMNS = (
     "tokens run down the columns: in a square window every distance still has one row of its own; in windows that "
     "are not square the axes are exchanged"
 )
+
+
+def index_of(dy: Array, dx: Array, h: int, w: int) -> Array:
+    """Return Swin's row for a step (dy, dx) in a window of h by w."""
+    return np.asarray((dy + h - 1) * (2 * w - 1) + dx + w - 1)
+
+
+INDICES: Mapping[str, Mapping[str, Callable[..., Array]]] = {  # rows of the table from (dy, dx) and (h, w)
+    "index.axes": {
+        "(dx + w - 1) (2 h - 1) + dy + h - 1": lambda y, x, h, w: index_of(x, y, w, h),
+        "(dy + h - 1) (2 h - 1) + dx + w - 1": lambda y, x, h, w: (y + h - 1) * (2 * h - 1) + x + w - 1,
+        "(dx + w - 1) (2 w - 1) + dy + h - 1": lambda y, x, h, w: (x + w - 1) * (2 * w - 1) + y + h - 1,
+    },
+    "index.sign": {
+        "": lambda y, x, h, w: index_of(-y, -x, h, w),
+        " in the rows": lambda y, x, h, w: index_of(-y, x, h, w),
+        " in the columns": lambda y, x, h, w: index_of(y, -x, h, w),
+    },
+    "index.step": {
+        "the step of a row is 2 w, not 2 w - 1": lambda y, x, h, w: index_of(y, x, h, w) + y + h - 1,
+        "the step of a row is w, not 2 w - 1": lambda y, x, h, w: (y + h - 1) * w + x + w - 1,
+        "w - 1 is not added to dx": lambda y, x, h, w: index_of(y, x, h, w) - w + 1,
+        "h - 1 is not added to dy": lambda y, x, h, w: index_of(y, x, h, w) - (h - 1) * (2 * w - 1),
+        "rows are one too high": lambda y, x, h, w: index_of(y, x, h, w) + 1,
+        "rows are one too low": lambda y, x, h, w: index_of(y, x, h, w) - 1,
+        "dy and dx are added without a step": lambda y, x, h, w: y + h - 1 + x + w - 1,
+        "|dy| and |dx| are used": lambda y, x, h, w: index_of(abs(y), abs(x), h, w),
+    },
+}
+# wrong rows that are still one for each distance
+RENUMBERS = {"index.sign": "steps are counted as key - query", "index.axes": "row "}
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -88,9 +119,7 @@ class Indices(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return Swin's row numbers."""
         h, w = case.args
-        dy, dx = offsets(h, w, model["by_columns"])
-        rows: Array = (dy + h - 1) * (2 * w - 1) + dx + w - 1
-        return rows
+        return index_of(*offsets(h, w, model["by_columns"]), h, w)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return where tokens share a row but not a distance, or the reverse; or where rows are outside the table."""
@@ -103,6 +132,10 @@ class Indices(Family):
 
     def unlike(self, seen: Sequence[Seen]) -> str:
         """Return how the rows are numbered."""
+        for code, said in RENUMBERS.items():
+            for words, rule in INDICES[code].items():
+                if all((s.value == rule(*offsets(*s.case.args), *s.case.args)).all() for s in seen):
+                    return f"{RENUMBERED} ({said}{words})"
         return RENUMBERED
 
     def free(self) -> Iterator[Choice]:
@@ -145,7 +178,11 @@ class Indices(Family):
         """Return another window's row numbers in place of exchanged axes, if only one of h x w and w x h is wrong."""
         for s in seen if fault.code == "swin.index.axes_swapped" else ():
             h, w = s.case.args
-            if self.is_part(s, (w, h)) and any(self.is_right(other) for other in seen if other.case.args == (w, h)):
+            if (
+                not self.is_right(s)
+                and self.is_part(s, (w, h))
+                and any(self.is_right(other) for other in seen if other.case.args == (w, h))
+            ):
                 return self.of_window(s, (w, h))
         return fault
 

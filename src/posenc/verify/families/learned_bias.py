@@ -1,7 +1,7 @@
 """Biases from learned numbers without the content: FIRE's of a text, Swin v2's and BEiT's of an image."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
@@ -12,6 +12,7 @@ from posenc.definitions import images, scores
 from posenc.verify.engine import Case, Choice, Fault
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.given import COMPARED, Call, Given, Places, chosen, sampled
+from posenc.verify.families.indices import INDICES, index_of
 
 WIDTH = 8  # of the hidden layers
 
@@ -106,6 +107,8 @@ SHARES: Mapping[str, Mapping[str, Callable[[Share], Array]]] = {
     },
     "distance": {
         "key - query, at least 0": lambda x: 0 * x.psi(x.d),
+        "query - key, at least 0": lambda x: x.psi(np.maximum(x.d, 0)) / x.over(x.i),
+        "query - key with its sign, which the logarithm keeps": lambda x: np.sign(x.d) * x.psi(x.d) / x.over(x.i),
         "query - key + 1": lambda x: x.psi(x.d + 1) / x.over(x.i),
         "query - key - 1": lambda x: x.psi(np.maximum(x.d - 1, 0)) / x.over(x.i),
         "minus query - key": lambda x: -x.psi(x.d) / x.over(x.i),
@@ -124,7 +127,7 @@ class Fire(Given):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth |= {"share": None, "hidden": None, "start": 0, "factor": 1.0}
+        self.truth |= {"share": None, "hidden": None, "without": "", "start": 0, "factor": 1.0}
 
     def cases(self) -> Iterator[Case]:
         """Yield texts shorter and longer than the threshold, and calls with a cache."""
@@ -144,7 +147,9 @@ class Fire(Given):
         *_, m, n = call.shape
         i, j = call.rows + n - m, call.cols
         c, top = (float(call.args[name]) for name in ("c", "threshold"))
-        numbers: dict[str, Any] = {name: call.exact(name) for name in ("w1", "b1", "w2", "b2")}
+        numbers: dict[str, Any] = {
+            name: call.exact(name) * (name != model["without"]) for name in ("w1", "b1", "w2", "b2")
+        }
         if model["share"] or model["hidden"]:
             share = model["share"] or (lambda x: x.psi(x.d) / x.over(x.i))
             with np.errstate(all="ignore"):
@@ -165,6 +170,7 @@ class Fire(Given):
         """Yield wrong inputs of the network, and other functions in it."""
         yield from self.listed("share", SHARES)
         yield from self.listed("hidden", HIDDEN)
+        yield Fault("fire.hidden", {"without": "b1"}, {"words": "b1 is not added"})
         yield Fault("fire.out", {"factor": -1.0})
 
 
@@ -175,7 +181,7 @@ class Image(Given):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, {**spec, "causal": None})
-        self.truth |= {"tokens": False}  # whether they run down the columns
+        self.truth |= {"tokens": False, "viewed": False}  # whether they run down the columns; heads moved by a view
         self.asked, self.pretrained = (_pair(spec.get(word)) for word in ("window", "pretrained_window"))
 
     def cases(self) -> Iterator[Case]:
@@ -193,6 +199,14 @@ class Image(Given):
     def drawn(self, seed: int, h: int, w: int) -> dict[str, Any]:
         """Return the learned numbers."""
         raise NotImplementedError
+
+    def predict(self, model: Model, case: Case) -> Array:
+        """Return the bias, or what a view of (queries, keys, heads) as (heads, queries, keys) makes of it."""
+        call, every = case.args[0], np.arange(case.args[0].shape[-1])
+        if not model["viewed"]:
+            return self.result(model, call)
+        whole = self.result(model, replace(call, rows=every, cols=every))
+        return np.moveaxis(whole, 0, -1).reshape(call.shape)[:, call.rows[:, None], call.cols]
 
     def places(self, call: Call, *, down: bool = False, prefix: int | None = None) -> list[Array]:
         """Return the row and the column of each compared query and key."""
@@ -276,6 +290,7 @@ OUTS: Mapping[str, Mapping[str, Callable[[Array], Array]]] = {
         "the sigmoid is missing": lambda z: 16 * z,
         "it is 16 tanh": lambda z: 16 * np.tanh(z),
         "16 multiplies its argument": lambda z: _sigmoid(16 * z),
+        "16 sigmoid is applied twice": lambda z: 16 * _sigmoid(16 * _sigmoid(z)),
     }
 }
 
@@ -287,7 +302,7 @@ class SwinV2(Image):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth |= {"coords": None, "out": None, "hidden": None, "rows": None}
+        self.truth |= {"coords": None, "out": None, "hidden": None, "without": "", "rows": None}
 
     def drawn(self, seed: int, h: int, w: int) -> dict[str, Any]:
         """Return the layers of a network."""
@@ -296,7 +311,7 @@ class SwinV2(Image):
     def result(self, model: Model, call: Call) -> Array:
         """Return the bias by the definition, or with wrong inputs or another last function."""
         own = call.args["h"], call.args["w"]
-        numbers: dict[str, Any] = {name: call.exact(name) for name in ("w1", "b1", "w2")}
+        numbers: dict[str, Any] = {name: call.exact(name) * (name != model["without"]) for name in ("w1", "b1", "w2")}
         q_pos, k_pos = self.places(call, down=model["tokens"])
         if not (model["coords"] or model["out"] or model["hidden"] or model["rows"]):
             sizes: dict[str, Any] = {"window": own, "pretrained_window": self.pretrained, "width": WIDTH}
@@ -315,32 +330,12 @@ class SwinV2(Image):
         yield from self.listed("coords", {**COORDS, **(PRETRAINED if self.pretrained else {})})
         yield from self.listed("out", OUTS)
         yield from self.listed("hidden", HIDDEN)
+        yield Fault("swin_v2.hidden", {"without": "b1"}, {"words": "b1 is not added"})
         yield from self.listed("rows", INDICES)
         yield Fault("swin_v2.tokens", {"tokens": True})
+        yield Fault("swin_v2.bias.heads_viewed", {"viewed": True})
 
 
-INDICES: Mapping[str, Mapping[str, Callable[..., Array]]] = {  # rows of the table from (dy, dx) and (h, w)
-    "index.axes": {
-        "(dx + w - 1) (2 h - 1) + dy + h - 1": lambda y, x, h, w: _index(x, y, w, h),
-        "(dy + h - 1) (2 h - 1) + dx + w - 1": lambda y, x, h, w: (y + h - 1) * (2 * h - 1) + x + w - 1,
-        "(dx + w - 1) (2 w - 1) + dy + h - 1": lambda y, x, h, w: (x + w - 1) * (2 * w - 1) + y + h - 1,
-    },
-    "index.sign": {
-        "": lambda y, x, h, w: _index(-y, -x, h, w),
-        " in the rows": lambda y, x, h, w: _index(-y, x, h, w),
-        " in the columns": lambda y, x, h, w: _index(y, -x, h, w),
-    },
-    "index.step": {
-        "the step of a row is 2 w, not 2 w - 1": lambda y, x, h, w: _index(y, x, h, w) + y + h - 1,
-        "the step of a row is w, not 2 w - 1": lambda y, x, h, w: (y + h - 1) * w + x + w - 1,
-        "w - 1 is not added to dx": lambda y, x, h, w: _index(y, x, h, w) - w + 1,
-        "h - 1 is not added to dy": lambda y, x, h, w: _index(y, x, h, w) - (h - 1) * (2 * w - 1),
-        "rows are one too high": lambda y, x, h, w: _index(y, x, h, w) + 1,
-        "rows are one too low": lambda y, x, h, w: _index(y, x, h, w) - 1,
-        "dy and dx are added without a step": lambda y, x, h, w: y + h - 1 + x + w - 1,
-        "|dy| and |dx| are used": lambda y, x, h, w: _index(abs(y), abs(x), h, w),
-    },
-}
 # what the rows of class to patch, patch to class and class to class are from the number of the patches' rows
 CLASSES: Mapping[str, Callable[[int], list[int]]] = {
     "all have the row of class to patch": lambda n: [n, n, n],
@@ -351,10 +346,6 @@ CLASSES: Mapping[str, Callable[[int], list[int]]] = {
     "the class token has no bias": lambda n: [n + 3, n + 3, n + 3],  # a row of zeros
     "class to class has no bias": lambda n: [n, n + 1, n + 3],
 }
-
-
-def _index(dy: Array, dx: Array, h: int, w: int) -> Array:
-    return np.asarray((dy + h - 1) * (2 * w - 1) + dx + w - 1)
 
 
 class Beit(Image):
@@ -379,7 +370,7 @@ class Beit(Image):
         if model["rows"] is None and model["classes"] is None:
             q_pos, k_pos = (np.where(c[:, None], -1, p) for c, p in ((is_q, q_pos), (is_k, k_pos)))
             return images.beit(q_pos, k_pos, n_heads=self.heads, window=(h, w), weight=table)
-        steps, row_of = q_pos[:, None] - k_pos, model["rows"] or _index
+        steps, row_of = q_pos[:, None] - k_pos, model["rows"] or index_of
         rows = row_of(steps[..., 0], steps[..., 1], h, w)
         to_key, to_class, own = model["classes"](patches) if model["classes"] else range(patches, patches + 3)
         rows = np.where(is_q[:, None], np.where(is_k, own, to_key), np.where(is_k, to_class, rows))
@@ -393,13 +384,14 @@ class Beit(Image):
             words = ", ".join(f"{name} has row {i - 3}" for name, i in zip(names, order, strict=True))
             yield Fault("beit.cls.rows", {"classes": lambda n, o=order: [n + i for i in o]}, {"words": words})
         yield from self.listed("classes", {"cls.rows": CLASSES})
-        start: Model = {"classes": lambda n: [0, 1, 2], "rows": lambda y, x, h, w: _index(y, x, h, w) + 3}
+        start: Model = {"classes": lambda n: [0, 1, 2], "rows": lambda y, x, h, w: index_of(y, x, h, w) + 3}
         yield Fault("beit.cls.rows", start, {"words": "they are the first three rows, and patches follow"})
         yield Fault("beit.cls.place", {"last": True})
         turned = {"classes": lambda n: [n + 1, n, n + 2], "rows": INDICES["index.sign"][""]}
         yield Fault("beit.transposed", turned)
         yield from self.listed("rows", INDICES)
         yield Fault("beit.tokens", {"tokens": True})
+        yield Fault("beit.bias.heads_viewed", {"viewed": True})
 
 
 _KNOWN: Mapping[str, type[Given]] = {"fire": Fire, "swin_v2": SwinV2, "beit": Beit}

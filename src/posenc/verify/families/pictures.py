@@ -1,6 +1,8 @@
 """Rotations of images: a table of angles by the size of the grid, or a function of positions on two axes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,16 +13,17 @@ from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
+from posenc.verify.engine.read import unrotated
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families.axes import FAR, LADDERS, Angles, MRope, keeps_nothing, places, shares, speeds
-from posenc.verify.guard import SubjectError
-from posenc.verify.report import Cause
 
-SIZES = ((3, 5), (4, 2), (1, 6), (7, 1), (19, 40), (70, 3))
+SIZES = ((3, 5), (4, 2), (1, 6), (7, 1), (4, 6), (19, 40), (70, 3))
+TURNED = SIZES[0][::-1]  # as many patches as in the first one
 WIDE = FAR  # columns of an image that contains all places
 SMALL = 7  # patches along a side, which every table has
+Placed = Callable[[Array, int, int], tuple[Array, Array]]
 # (row, column) of token t in a grid of h rows and w columns if tokens are misplaced
-PLACES = {
+PLACES: Mapping[str, tuple[str, Placed]] = {
     "patches are counted column by column": ("grid_transposed", lambda t, h, w: (t % h, t // h)),
     "patches are counted down the columns of a (w, h) grid": ("axes_swapped", lambda t, h, w: (t // h, t % h)),
     "both axes follow the column": ("axis_repeated", lambda t, h, w: (t % w, t % w)),
@@ -28,7 +31,44 @@ PLACES = {
     "pairs follow the index of the patch, not its place": ("flat_index", lambda t, h, w: (t, t)),
     "rows are counted from the bottom": ("origin", lambda t, h, w: (h - 1 - t // w, t % w)),
     "columns are counted from the right": ("origin", lambda t, h, w: (t // w, w - 1 - t % w)),
+    "every second row runs from right to left": (
+        "patch_order",
+        lambda t, h, w: (t // w, np.where(t // w % 2, w - 1 - t % w, t % w)),
+    ),
+    "patches are counted in blocks of 2 x 2": ("patch_order", lambda t, h, w: _merged(t, h, w)),
+    "a row for a class token comes first": (
+        "patch_order",
+        lambda t, h, w: (np.maximum(t - 1, 0) // w, np.maximum(t - 1, 0) % w),
+    ),
 }
+SPANS: Mapping[str, tuple[str, Callable[[Array, float], Array]]] = {  # coordinates of patches along n of them
+    "unit": ("from -1 to 1 over {}, times 2 pi", lambda i, n: 2 * np.pi * ((2 * i + 1) / n - 1)),
+    "half": ("from -1 to 1 over {}, without 2 pi", lambda i, n: (2 * i + 1) / n - 1),
+    "ends": ("from -1 at the first patch to 1 at the last over {}", lambda i, n: 2 * i / max(n - 1, 1) - 1),
+    "share": ("from 0 to 1 over {}", lambda i, n: i / n),
+    "circle": ("from 0 to 2 pi over {}", lambda i, n: 2 * np.pi * i / n),
+}
+SIDES: Mapping[str, tuple[str, Callable[[int, int], tuple[int, int]]]] = {  # the lengths that they span
+    "": ("each side", lambda h, w: (h, w)),
+    "_longer": ("the longer side", lambda h, w: (max(h, w),) * 2),
+    "_shorter": ("the shorter side", lambda h, w: (min(h, w),) * 2),
+    "_height": ("the height", lambda h, w: (h, h)),
+    "_width": ("the width", lambda h, w: (w, w)),
+}
+COORDINATES = ("cells", *(f"unit{side}" for side in list(SIDES)[:3]))  # that a specification may declare
+PAIRINGS = {
+    "interleaved": "neighbours, (2i, 2i + 1)",
+    "block": "the halves of each axis's part",
+    "head": "the halves of the head",
+}
+
+
+def _merged(t: Array, h: int, w: int) -> tuple[Array, Array]:
+    """Return the places of patches in blocks of 2 x 2, row by row if the sides are odd."""
+    if h % 2 or w % 2:
+        return t // w, t % w
+    block, inside = t // 4, t % 4
+    return block // (w // 2) * 2 + inside // 2, block % (w // 2) * 2 + inside % 2
 
 
 class Grid(Angles):
@@ -57,7 +97,11 @@ class Grid(Angles):
         usual = "shared" if spec.get("encoding") == "mrope" else "axis"
         own = {"ladder": ladder or usual, "interleaved": bool(spec.get("interleaved", False))}
         first = "row" if order == "yx" else "column"
-        self.truth = {**self.truth, **own, "first": first, "place": "", "step": (1.0, 1.0)}
+        self.truth = {**self.truth, **own, "first": first, "place": None, "span": spec.get("coordinates", "cells")}
+        if self.truth["span"] not in COORDINATES:
+            raise ValueError(
+                f"verify: coordinates must be one of {', '.join(COORDINATES)}; got {self.truth['span']!r:.60}."
+            )
         self.open: list[tuple[Model, str]] = []  # what the specification leaves open, and how to declare it
         if ladder is None and own["interleaved"]:
             left = f"the distribution of frequencies: declare ladder ({', '.join(LADDERS)}) to have it judged"
@@ -77,12 +121,15 @@ class Grid(Angles):
         """Return the index of each token in a grid, row by row, and the rows and columns of the grid."""
         raise NotImplementedError
 
-    def coordinates(self, model: Model, case: Case) -> Array:
-        """Return row and column of each token."""
+    def given(self, model: Model, case: Case) -> Array:
+        """Return row and column of each token, or their coordinates in the image."""
         t, h, w = self.cells(case)
-        row, column = PLACES[model["place"]][1](t, h, w) if model["place"] else (t // w, t % w)
-        down, right = model["step"]
-        return np.stack((row * down, column * right), 1)
+        places = model["place"](t, h, w) if model["place"] else (t // w, t % w)
+        if model["span"] != "cells":
+            span, _, side = model["span"].partition("_")
+            sides = SIDES[f"_{side}" if side else ""][1](h, w)
+            places = tuple(SPANS[span][1](at, n) for at, n in zip(places, sides, strict=True))
+        return np.stack(places, 1)
 
     def free(self) -> Iterator[Choice]:
         """Yield the opposite direction, and what the specification leaves open."""
@@ -96,8 +143,8 @@ class Grid(Angles):
         other = "row" if first == "column" else "column"
         swapped = f"the first pairs follow the {other} and the others the {first}"
         yield Fault("rope2d.axes_swapped", {"first": other}, {"words": swapped})
-        for words, (code, _) in PLACES.items():
-            yield Fault(f"rope2d.{code}", {"place": words}, {"words": words})
+        for words, (code, place) in PLACES.items():
+            yield Fault(f"rope2d.{code}", {"place": place}, {"words": words})
         for ladder, words in LADDERS.items():
             for interleaved in (False, True):
                 how = "alternate from pair to pair" if interleaved else "are two blocks of pairs"
@@ -129,8 +176,12 @@ class Grid(Angles):
             pairs = [int(np.where(axes == axis, clear, np.inf).argmin()) for axis in (0, 1)]
             down, across = (float(freq[pair] / right[pair]) for pair in pairs)
             values = {"down": down, "right": across, "where": where}
-            faults = [Fault("rope2d.coordinates_wrong", {**choice.change, "step": (down, across)}, values)]
-            faults += [self.other_speeds("mismatch", freq)] if (freq != 0).all() else []
+            lost = {"found": unrotated(freq == 0) if (freq == 0).any() else "", "asked": 2 * self.n}
+            width = Fault("rope.partial.width", {**choice.change, "freq": freq}, lost)
+            faults = [width] if lost["found"] else []
+            if self.truth["span"] == "cells":
+                faults.append(Fault("rope2d.coordinates_wrong", {**choice.change, "step": (down, across)}, values))
+            faults += [self.other_speeds("mismatch", freq)] if not lost["found"] else []
             for fault in faults:
                 if explains(self, {**chosen, **fault.change}, [one]):
                     return fault
@@ -148,12 +199,42 @@ class Grid(Angles):
 class Picture(Grid):
     """Judge table(h, w) -> angles (h * w, pairs), row by row."""
 
+    kinds = (kind("rope.state_kept", "turned", "near"),)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield coordinates that span the image otherwise."""
+        yield from super().faults()
+        for span, (how, _) in SPANS.items():
+            for side, (over, _) in SIDES.items():
+                words = f"coordinates run {how.format(over)}"
+                yield self._spans(f"{span}{side}", words)
+        yield self._spans("cells", "coordinates count patches")
+
+    def _spans(self, span: str, words: str) -> Fault:
+        """Return the fault of other coordinates, and how to declare them."""
+        asked = self.truth["span"]
+        values = {"message": f"{words}; the specification asks for {asked}"}
+        if span in COORDINATES:
+            values["message"] += f" (if they are right, declare coordinates: {span})"
+        return Fault("rope2d.coordinates_wrong", {"span": span}, values)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return a table that is cut from one of a wider image, or what the steps show."""
+        for n in range(2, 129):
+            place = partial(lambda n, t, h, w: (t // n, t % n), n)
+            if explains(self, {**model, "place": place}, wrong):
+                words = f"patches are counted in rows of {n}, as in an image of {n} columns"
+                return Fault("rope2d.patch_order", {"place": place}, {"words": words})
+        return super().read(seen, wrong, model)
+
     def cases(self) -> Iterator[Case]:
         """Yield sizes of grids; large ones may be beyond the end of a table."""
         end = self.spec.get("max_positions")
         for h, w in SIZES:
             if not end or max(h, w) <= end:
                 yield Case("near", (h, w), f"table({h}, {w})", optional=not end and max(h, w) > SMALL)
+        if not end or max(TURNED) <= end:
+            yield Case("turned", TURNED, f"table{TURNED}")
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the table of one size."""
@@ -165,11 +246,6 @@ class Picture(Grid):
     def cells(self, case: Case) -> tuple[Array, int, int]:
         """Return all patches."""
         return np.arange(np.prod(case.args), dtype=np.float64), *case.args
-
-    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the tolerance of each angle, which grows with the grid."""
-        slack: Array = super().slack(seen, predicted, model) * max(seen.case.args)
-        return slack
 
     def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
         """Return the angles of the patches below and next to the first one."""
@@ -200,6 +276,7 @@ class OfVectors(Angles):
         super().__init__(convention, spec)
         pairing = spec.get("layout") or "half"
         self.truth = {"gain": 1.0, **self.truth, "lanes": "interleaved" if pairing == "interleaved" else "block"}
+        self.truth |= {"form": "", "tables": None}
         generator = torch.Generator().manual_seed(0)
         self.q, self.k = torch.randn(2, 1, 2, self.head_dim, generator=generator, dtype=torch.float32)
 
@@ -212,49 +289,53 @@ class OfVectors(Angles):
         """Yield places near and far, in two rows of a batch."""
         ends = [f"({', '.join(f'{int(c)}' for c in near.max(0))})" for near in (self.near, self.far)]
         yield Case("near", (self.near,), f"rope(x, positions) at places up to {ends[0]}")
+        yield Case("rows", (self.near,), "the places in the other order, in the second row of the batch")
         yield Case("far", (self.far,), f"rope(x, positions) at places up to {ends[1]}", optional=True)
         yield Case("grad", (self.near,), "the gradient of rope(x, positions)", optional=True)
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return rotated queries and keys, (2, heads, tokens, head_dim); for "grad", two gradients."""
         places = torch.from_numpy(case.args[0].astype(np.int64))
-        positions, found, graded = torch.stack((places, places.flip(0))), [], case.kind == "grad"
+        positions, found = torch.stack((places, places.flip(0))), list[Array]()
+        graded, turned = case.kind == "grad", case.kind == "rows"
         for vector in (self.q, self.k):
             x = vector[..., None, :].expand(2, -1, len(places), -1).contiguous().requires_grad_(graded)
             y = guard.call(fresh(subject), x, positions, what=case.words, grad=graded)
             y = guard.shaped(y, tuple(x.shape), case.words, grad=graded)
-            if not graded:
+            if not (graded or turned):
                 keeps_nothing(subject, (x, positions.flip(1)), (x, positions), y, case.words)
             eps = guard.rounding(y)
             if graded:
                 y = torch.autograd.grad((y * y.detach()).sum() + 0 * x.sum(), x)[0]
-            found.append(y[0].detach().double().numpy())
-            if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
-                raise SubjectError(
-                    Cause(
-                        "rope.batch.rows_share",
-                        "equal places in two rows of a batch give different angles",
-                        1.0,
-                        {"case": case.words},
-                    )
-                )
+            y = y[1].flip(1) if turned and found else y[0]  # queries of the first row, keys of the second
+            found.append(y.detach().double().numpy())
         return Seen(case, np.stack(found), eps)
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return rotated queries and keys; for "grad" their gradients, which are the vectors themselves."""
+        """Return rotated queries and keys; for "grad" the gradients of half their squares."""
         angles = self.rotated_by(model, case)
         a, b = self._pairs(model)
+        if model["tables"]:
+            number = np.empty(2 * self.n, dtype=int)
+            for lanes in self._pairs({**model, "lanes": model["tables"]}):
+                number[lanes] = np.arange(self.n)
+            angles = tuple(t[:, number[lanes]] for t, lanes in zip(angles, (a, a, b, b), strict=True))
         y = np.repeat(torch.cat((self.q, self.k)).double().numpy()[:, :, None], len(angles[0]), 2)
-        gain = model["gain"] * (model["gain"] if case.kind == "grad" else 1.0)
-        if case.kind == "grad":
-            y[..., [*a, *b]] *= gain
-            return y
         with np.errstate(invalid="ignore"):  # float16 does not hold all positions
             cosine, minus, sine, other = (
-                gain * wave(angle) for wave, angle in zip((np.cos, np.sin, np.sin, np.cos), angles, strict=True)
+                model["gain"] * wave(angle)
+                for wave, angle in zip((np.cos, np.sin, np.sin, np.cos), angles, strict=True)
             )
+            minus = minus if model["form"] == "same" else -minus
+            if model["form"] == "first":  # the second dimension is computed from the first one after that was rotated
+                sine, other = cosine * sine, minus * sine + other
             first, second = y[..., a], y[..., b]
-            y[..., a], y[..., b] = first * cosine - second * minus, first * sine + second * other
+            y[..., a], y[..., b] = first * cosine + second * minus, first * sine + second * other
+        if case.kind == "grad":
+            first, second = y[..., a], y[..., b]
+            y[..., a], y[..., b] = first * cosine + second * sine, first * minus + second * other
+        if case.kind == "rows":
+            y[0] = self.predict(model, replace(case, kind="near"))[0]
         return y
 
     def _pairs(self, model: Model) -> tuple[Any, Any]:
@@ -290,13 +371,29 @@ class OfVectors(Angles):
         return np.asarray(np.angle(z * z[:1].conj()))
 
     def faults(self) -> Iterator[Fault]:
-        """Yield other pairings as well."""
-        for used in ("block", "head", "interleaved"):
+        """Yield other pairings, blocks that are not rotations, and rows of a batch that share positions as well."""
+        for used in PAIRINGS:
             if used != self.truth["lanes"]:
-                yield Fault(
-                    "rope2d.layout.wrong_pairing", {"lanes": used}, {"asked": self.truth["lanes"], "used": used}
-                )
+                values = {"asked": PAIRINGS[self.truth["lanes"]], "used": PAIRINGS[used]}
+                yield Fault("rope2d.layout.wrong_pairing", {"lanes": used}, values)
         yield from super().faults()
+        yield Fault("rope.batch.rows_share", {"shared": True})
+        yield Fault("rope.applied_twice", {"step": 2.0}, {"how": "all angles are doubled"})
+        yield Fault("rope.sign.same_twice", {"form": "same"})
+        how = {"how": "y' = y cos + x' sin with x' = x cos - y sin"}
+        yield Fault("rope.aliased_write", {"form": "first"}, how)
+        what = {"what": "cos and sin are laid out for one pairing, but dimensions are paired in the other"}
+        for used in PAIRINGS:
+            yield Fault("rope.layout.mixed", {"tables": used}, what)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return a gain, or what the angles show."""
+        if (near := next((s for s in wrong if s.case.kind == "near"), None)) is not None:
+            a, b = self._pairs(model)
+            gain = float(np.linalg.norm(near.value[0, 0, 0, [*a, *b]]) / np.linalg.norm(self.q[0, 0, [*a, *b]]))
+            if explains(self, {**model, "gain": gain}, [near]):
+                return Fault("rope.gain", {"gain": gain}, {"used": gain, "asked": self.truth["gain"]})
+        return super().read(seen, wrong, model)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what a rotation of places leaves open."""

@@ -260,12 +260,14 @@ def _kinds(asked: Asked) -> list[Kind]:
     return [
         kind("rope.decode.single_token_path", "single", "short near offsets"),
         kind("rope.batch.rows_share", "rows", "short near offsets"),
+        kind("rope.batch.first_length", "behind", "short near tail"),
         kind("rope.positions.restart", "restart", "short near offsets"),
         kind("rope.heads.grouped", "grouped", "short near"),
         kind("rope.offset.ignored_by_cache", "offsets", "short near single"),
         kind(kept, "again", "short near"),
         kind("rope.precision.cache_rebuilt_in_low_precision", "after_half", f"short near after_half_short {half}"),
         kind("rope.precision.table_kept_in_half", "after_half", f"short near {half}"),
+        kind("rope.heads.mixed", "sized", "short near"),
         kind("rope.input.strides", "strided", "short near"),
         kind("rope.grad.not_inverse", "grad", "short near"),
     ]

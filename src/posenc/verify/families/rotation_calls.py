@@ -52,9 +52,11 @@ class Ask:
     whole: bool = False  # the whole text up to the last position in one call
     alone: bool = False  # one call for each token
     rows: bool = False  # the second row of the batch has the positions in the other order
+    behind: bool = False  # a row with a short text comes first in the batch, and is not kept
     heads: int = HEADS
     grouped: bool = False  # all query heads share one key head
-    strided: bool = False  # views with heads and tokens exchanged in memory; vectors of different tokens differ in size
+    sized: bool = False  # vectors of different tokens and heads differ in size
+    strided: bool = False  # views with heads and tokens exchanged in memory
     before: tuple["Ask", ...] = ()  # earlier calls of the same object
 
 
@@ -103,19 +105,21 @@ def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask, *, alike:
     parts = []
     for positions, wanted in calls(convention, ask):
         pos = torch.tensor(positions)
-        given = x[:, None, None].to(getattr(torch, ask.dtype)).expand(-1, ask.heads, len(pos), -1)
-        size = 2.0 ** (torch.arange(ask.heads * len(pos)) % 7 * ask.strided).view(-1, len(pos), 1).to(given.dtype)
+        first = x[: ask.behind]
+        given = torch.cat((first, x))[:, None, None].to(getattr(torch, ask.dtype)).expand(-1, ask.heads, len(pos), -1)
+        size = 2.0 ** (torch.arange(ask.heads * len(pos)) % 7 * ask.sized).view(-1, len(pos), 1).to(given.dtype)
         pos = torch.stack((pos, pos.flip(0))) if ask.rows else pos
+        pos = torch.stack((torch.arange(len(pos)), *[pos] * len(x))) if ask.behind else pos
         keys = (given * size)[:, : 1 if ask.grouped else None]
         sides = rotate(convention, one(), given * size, keys, pos, strided=ask.strided)
-        both = [(t.detach().double().expand_as(given) / size)[:, :, wanted] for t in sides]
+        both = [(t.detach().double().expand_as(given) / size)[len(first) :, :, wanted] for t in sides]
         parts.append(torch.stack(both).numpy())
     found = np.concatenate(parts, 3)
     if not np.isfinite(found).all():
         message = f"{convention} returned numbers that are not finite, at positions up to {ask.pos[-1]:,}"
         raise SubjectError(Cause("subject.not_finite", message, 1.0, {"positions": list(ask.pos[-1:])}))
     spread, by_token = (float(np.abs(found - t).max()) for t in (found[:, :, :1], found[:, :, :, :1]))
-    if alike and not ask.strided and spread >= FAINT * max(1.0, float(np.abs(found).max())):
+    if alike and not ask.sized and spread >= FAINT * max(1.0, float(np.abs(found).max())):
         code, message = "rope.heads.differ", f"heads of one token are rotated differently, by up to {spread:.3g}"
         code = "rope.axis.heads" if by_token <= 1e-3 else code  # if tokens of a head are rotated alike
         raise SubjectError(Cause(code, message, spread, {"heads": ask.heads}))
@@ -204,7 +208,10 @@ def cases(family: "Rotation") -> Iterator[Case]:
     ends = {first[-1] + 1, min(2 * (asked.trained or 1), LONGEST, asked.max_positions or LONGEST)}
     long = tuple(Ask(doubling(n, n - 1), whole=reach != "any" or n <= LONGEST) for n in sorted(ends))
     yield Case("again", (Ask(first[:6], before=long),), "a short text after a long one")
-    yield Case("strided", (Ask(first[:6], strided=True),), "views with heads and tokens exchanged", optional=True)
+    yield Case("sized", (Ask(first[:6], sized=True),), "vectors that differ from head to head and token to token")
+    yield Case(
+        "strided", (Ask(first[:6], sized=True, strided=True),), "views with heads and tokens exchanged", optional=True
+    )
     yield Case("grad", (Ask((0, 1, 2), whole=True),), "gradients", optional=True)
     if asked.xpos:
         yield Case("dtype", (Ask((0,), dtype="bfloat16"),), "vectors of bfloat16", optional=True)
@@ -236,11 +243,17 @@ def _lengths(family: "Rotation") -> Iterator[Case]:
     lengths = [2 * longest] if asked.scaling != "default" and trained is None else []
     if trained is not None:
         lengths = [n for n in (trained, trained + 1, 2 * trained, longest) if trained <= n <= longest]
+        if asked.scaling == "dynamic" and not asked.max_positions:  # also beyond factor times the trained length
+            lengths.append(int(2 * asked.factor * trained))
     for n in dict.fromkeys(n for n in lengths if n <= LONGEST):
         whole = Ask(doubling(n, n - 2, n - 1), whole=True)
         yield Case("wide", (whole,), f"a text of {n:,} tokens", optional=trained is None)
         if trained is not None and n > max(trained + 1, 8) and family.reach != "start":
             yield Case("tail", (Ask(tuple(range(n - 8, n))),), f"the last 8 tokens of {n:,}")
+            if family.convention == "hf_rope":
+                yield Case(
+                    "behind", (Ask(tuple(range(n - 8, n)), behind=True),), f"a row of {n:,} tokens after a short one"
+                )
     if asked.scaling == "dynamic" and asked.original <= LONGEST // 4:
         yield Case("heads", (Ask((0, 1, 2), heads=2 * asked.original),), f"{2 * asked.original} heads")
 
@@ -272,6 +285,9 @@ def observe(family: "Rotation", subject: Any, case: Case) -> Seen | None:
             value = feed(family.convention, take, family.fed(ask), ask)
             break
         except SubjectError as error:
+            if ask.strided and "view size is not compatible" in error.cause.message:
+                message = f"views that are not contiguous raise an error: {error.cause.message}"
+                raise SubjectError(Cause("rope.input.strides", message, 1.0, {"call": case.words})) from error
             if error.cause.code != "subject.raises" or not is_open or ask.pos[-1] <= 7:
                 raise
             why = error.cause.message.split(" raised ")[-1]

@@ -195,8 +195,10 @@ def _gains(asked: Asked) -> Iterator[Known]:
     if asked.scaling == "longrope":
         late = partial(_late, asked.original, want)
         yield "scaling.gain", {"gain": late}, {"used": 1.0, "asked": want, "words": "none up to the trained length"}
+        words = "of the length of the text, not of the declared one"
+        yield "scaling.gain", {"gain": partial(_of_text, asked.original)}, {"used": 1.0, "asked": want, "words": words}
     for used in (2.0, 4.0, 8.0, 16.0, 32.0, 40.0) if asked.scaling in ("linear", "yarn", "proportional") else ():
-        if (other := asked.other(factor=used)) is not None:
+        if used != asked.factor**2 and (other := asked.other(factor=used)) is not None:
             for more in ({"gain": other.gain(asked.original)}, {}):
                 yield (
                     "scaling.factor_not_read",
@@ -207,6 +209,10 @@ def _gains(asked: Asked) -> Iterator[Known]:
 
 def _late(length: int, gain: float, seq_len: int) -> Array:
     return np.array([gain if seq_len > length else 1.0])
+
+
+def _of_text(length: int, seq_len: int) -> Array:
+    return np.sqrt([1 + math.log(max(seq_len / length, 1.0)) / math.log(length)])
 
 
 def gain_code(asked: Asked) -> str:
@@ -277,10 +283,10 @@ def _rounded_offset(dtype: str, at: Places) -> Array:
 
 
 def growth(
-    asked: Asked, base: float, gamma: float, step: Any = np.asarray, times: float = 2.0
+    asked: Asked, base: float, gamma: float, step: Any = np.asarray, times: float = 2.0, over: float | None = None
 ) -> Callable[[Array], Array]:
     """Return the logarithms of xPos's scales of queries as a function of positions, (positions, pairs)."""
-    zeta = (times * np.arange(asked.n_pairs) / asked.rotary_dim + gamma) / (1 + gamma)
+    zeta = (times * np.arange(asked.n_pairs) / asked.rotary_dim + gamma) / (over or 1 + gamma)
     return lambda pos: np.outer(step(pos / base), np.log(zeta))
 
 
@@ -290,7 +296,9 @@ def _decay(asked: Asked) -> Iterator[Known]:
         return
     base, gamma = asked.xpos
     what = "xPos's scales are laid out for one pairing, but dimensions are paired in the other"
-    yield "layout.mixed", {"powers": OTHER[asked.layout or "half"]}, {"what": what}
+    other = OTHER[asked.layout or "half"]
+    yield "layout.mixed", {"powers": other}, {"what": what}
+    yield "layout.mixed", {"tables": other, "powers": other}, {"what": f"{what}, and so are cos and sin"}
     for dtype, short in SHORT.items():
         values = {"dtype": dtype, "what": "positions", "also": ", and before the exponents of scales", "scope": ""}
         yield f"precision.positions_{short}", {"round_positions": dtype, "round_powers": dtype}, values
@@ -309,6 +317,7 @@ def _decay(asked: Asked) -> Iterator[Known]:
     for used in (512.0, 1024.0, 256.0, 2048.0, 64.0):
         code = f"xpos.scale_base.too_{'small' if used < base else 'large'}"
         yield code, {"growth": growth(asked, used, gamma)}, {"used": used, "asked": base}
-    yield "xpos.scale.over_pairs", {"growth": growth(asked, base, gamma, times=1.0)}, {}
+    for changed, zeta in (({"times": 1.0}, "(i/d + gamma) / (1 + gamma)"), ({"over": 1.0}, "2i/d + gamma")):
+        yield "xpos.scale.over_pairs", {"growth": growth(asked, base, gamma, **changed)}, {"zeta": zeta}
     for used in (0.4, 1.0, 0.04, 0.1, 0.2, 0.5, 4.0):
         yield "xpos.gamma.not_read", {"growth": growth(asked, base, used)}, {"used": used, "asked": gamma}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from posenc.verify.engine import Fault, Seen
 from posenc.verify.engine.precision import rounded
-from posenc.verify.engine.read import base_of, known, phasors, speeds, structure, whole_ends
+from posenc.verify.engine.read import base_of, known, phasors, speeds, structure, unrotated, whole_ends
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.rotation_calls import Ask, Places
 from posenc.verify.families.rotation_faults import gain_code, gains
@@ -203,17 +203,21 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
         return Fault("xpos.scale.mismatch" if is_right else family.mismatch)
     if np.abs(q - k).max() > CLOSE:
         off = [np.abs(z - want * angles).max() > 4 * CLOSE for z in (q, k)]
-        side = "queries and keys" if all(off) else "queries" if off[0] else "keys"
-        return Fault("rope.side.differ", {}, {"side": side, "why": family.mismatch})
+        both = {"message": "queries and keys are rotated by different angles, and both are wrong"}
+        one = {"side": "queries" if off[0] else "keys", "why": family.mismatch}
+        return Fault("rope.side.differ", {}, both if all(off) else one)
     if not _stands(family, by_kind["near"], {**model, "freq": found, "gain": gain}):
         return Fault(family.mismatch)
     if abs(gain - want) > CLOSE:
         near = (words for other, words in gains(asked) if abs(gain - other) < CLOSE * gain)
         words = next(near, "no known formula")
         return Fault(gain_code(asked), {}, {"used": gain, "asked": want, "words": words})
+    still = (np.abs(found) < 1e-9) & (freq > 0)
+    if still.any() and not still.all():
+        return Fault("rope.partial.width", {}, {"found": unrotated(still), "asked": asked.rotary_dim})
     pair, base = int(np.abs(found / np.where(freq == 0, np.inf, freq) - 1).argmax()), base_of(found, asked.rotary_dim)
     if base is not None and abs(found[0] - 1) < 1e-4:
-        used = known(base)
-        return Fault("rope.frequency.base", {}, {"used": base if used == asked.base else used, "asked": asked.base})
-    values = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair])}
+        used, right = known(base), base_of(freq, asked.rotary_dim) or asked.base
+        return Fault("rope.frequency.base", {}, {"used": base if used == right else used, "asked": right})
+    values: dict[str, Any] = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair])}
     return Fault("rope.frequency.mismatch", {}, values)

@@ -14,6 +14,7 @@ from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.rotation_asked import LENGTH, Asked, ByLength
 
 Speeds = Iterator[tuple[str, Array | ByLength | None, Mapping[str, Any]]]  # codes without "rope.", frequencies, words
+LENGTHS = (2048, 4096, 8192, 32768, 131072)  # usual trained lengths
 BY = {  # wrong quantities that may choose frequencies instead of the length of the text
     "by_offset": ("first", "the first position of a call"),
     "by_tokens": ("tokens", "the number of tokens of a call"),
@@ -44,12 +45,6 @@ def _others(asked: Asked) -> Speeds:
         for freq in (asked.base**-exponents, _by_length(asked, partial(_of_exponents, asked, exponents))):
             yield f"frequency.{code}", freq, {"how": how}
     yield from _bases(asked, BASES[3:])
-    for lost, how in (
-        (asked.n_pairs - 1, "the slowest pair is left unrotated"),
-        (0, "the fastest pair is left unrotated"),
-    ):
-        values = {"found": f"{asked.rotary_dim - 2}: {how}", "asked": asked.rotary_dim}
-        yield "partial.width", _by_length(asked, partial(_without, asked, lost)), values
     how = "in reverse order: the slowest pair comes first"
     yield "frequency.exponents", asked.inv_freq(asked.original)[::-1], {"how": how}
     if asked.scaling != "default":
@@ -126,10 +121,6 @@ def _over(asked: Asked, factor: float, seq_len: int) -> Array:
     return np.asarray(asked.inv_freq(seq_len) / factor)
 
 
-def _without(asked: Asked, pair: int, seq_len: int) -> Array:
-    return np.where(np.arange(asked.n_pairs) == pair, 0.0, asked.inv_freq(seq_len))
-
-
 def _stretched(asked: Asked) -> Array:
     """Return the frequencies of static NTK scaling."""
     return asked.plain(frequencies.ntk_base(asked.base, width=asked.rotary_dim, factor=max(asked.factor, 1.0)))
@@ -176,7 +167,9 @@ def _proportional(asked: Asked) -> Speeds:
 def _alpha(asked: Asked) -> Speeds:
     """Yield HunYuan's fixed stretch of the base by alpha with another exponent."""
     alpha, power = asked.factor, asked.rotary_dim / (asked.rotary_dim - 2)
+    whole = asked.head_dim / (asked.head_dim - 2)
     for exponent, how in (
+        (whole, f"with the exponent d/(d-2) of d = {asked.head_dim} instead of {asked.rotary_dim}"),
         (1.0, "without the exponent d/(d-2)"),
         (1 / power, "with the exponent (d-2)/d instead of d/(d-2)"),
         (2 * power, "twice"),
@@ -188,12 +181,15 @@ def _beyond(asked: Asked, length: int, over: float, seq_len: int) -> Array:
     return _grown(asked, asked.factor, length, seq_len) / over if seq_len > length else asked.inv_freq(seq_len)
 
 
-def _other_lengths(asked: Asked) -> Speeds:
-    """Yield the scaling computed for another trained length."""
-    for length in (asked.max_positions, asked.original * asked.factor, 2048, 4096, 8192, 32768, 131072):
+def _other_lengths(asked: Asked, *usual: int) -> Speeds:
+    """Yield the scaling computed for another trained length: those of the configuration, or usual ones."""
+    for length in usual or (asked.max_positions, asked.original * asked.factor):
         if length and length != asked.original:
             values = {"used": int(length), "asked": asked.original}
-            yield f"{asked.scaling}.original_length_wrong", asked.changed(**{LENGTH: int(length)}), values
+            freq = asked.changed(**{LENGTH: int(length)})
+            if asked.scaling == "dynamic":
+                freq = partial(_grown, asked, asked.factor, int(length))
+            yield f"{asked.scaling}.original_length_wrong", freq, values
 
 
 def _yarn(asked: Asked) -> Speeds:
@@ -220,6 +216,7 @@ def _yarn(asked: Asked) -> Speeds:
             yield "yarn.ramp_missing", _blended(asked, divided), {"where": where}
     for code, ends, values in _other_ends(asked, fast, slow):
         yield f"yarn.{code}", _blended(asked, _ramp(asked, *ends)), values
+    yield from _other_lengths(asked, *LENGTHS)
     doubled = _ramp(asked, *(end / 2 for end in _ends(asked, fast, slow)))
     yield (
         "yarn.range_in_dimensions",
@@ -304,7 +301,7 @@ def _llama3(asked: Asked) -> Speeds:
     yield "llama3.factor_twice", asked.inv_freq(1) / np.where(middle, factor, 1.0), {}
     for used in (8.0, 32.0, 16.0, 4.0):
         yield "llama3.factor_hardcoded", asked.changed(factor=used), {"used": used}
-    yield from _other_lengths(asked)
+    yield from (*_other_lengths(asked), *_other_lengths(asked, *LENGTHS))
     for freq in (partial(_grown, asked, factor, length), _grown(asked, factor, length, 4096), _stretched(asked)):
         yield "llama3.as_dynamic", freq, {}
 
@@ -315,6 +312,7 @@ def _dynamic(asked: Asked) -> Speeds:
     for used in (1.0, 2.0, 4.0, 8.0):
         yield "dynamic.factor_not_read", partial(_grown, asked, used, trained), {"used": used}
     yield "dynamic.static", _grown(asked, factor, trained, int(trained * factor)), {}
+    yield from (*_other_lengths(asked), *_other_lengths(asked, *LENGTHS))
     for over, how in ((1 / factor, "multiplied"), (factor, "divided")):
         yield "dynamic.positions_scaled", asked.plain() / over, {"how": how}
         yield "dynamic.positions_scaled", partial(_over, asked, over), {"how": how}

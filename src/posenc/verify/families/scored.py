@@ -21,11 +21,11 @@ DISTANCES: Table = {
     "distance.off_by_one": {"+ 1": lambda d, *_: d + 1, "- 1": lambda d, *_: d - 1},
     "distance.unsigned": {"|query - key|": lambda d, *_: abs(d), "-|query - key|": lambda d, *_: -abs(d)},
     "distance.absolute": {
+        "one distance for all keys": lambda d, *_: 0 * d,
         "the key's position": lambda d, i, j, *_: j + 0 * d,
         "the query's position": lambda d, i, *_: i + 0 * d,
         "minus the key's position": lambda d, i, j, *_: -j + 0 * d,
         "minus the query's position": lambda d, i, *_: -i + 0 * d,
-        "one distance for all keys": lambda d, *_: 0 * d,
     },
 }
 
@@ -164,7 +164,8 @@ def formula(factor: float, d: int, heads: int) -> str:
     names = {"sqrt(head_dim)": d**0.5, "head_dim": float(d), "sqrt(heads * head_dim)": (d * heads) ** 0.5}
     names |= {f"sqrt({n} head_dim)": (n * d) ** 0.5 for n in (2, 3)}
     names |= {f"sqrt({n})": n**0.5 for n in (2, 3)}
-    return next((f" = 1 / {name}" for name, size in names.items() if abs(factor * size - 1) < 1e-3), "")
+    same = [f"1 / {name}" for name, size in names.items() if abs(factor * size - 1) < 1e-3]
+    return f" = {' or '.join(same)}" if same else ""
 
 
 def by_rows(define: Callable[..., Array], q: Array, k: Array, call: Call, distance: Array) -> Array:

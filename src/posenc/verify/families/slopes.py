@@ -41,7 +41,7 @@ def _product(m: Array, q: Array, k: Array, r: Callable[[Array], Array]) -> Array
 
 
 BASES = {math.e: ": powers of e, not of 2", 10.0: ": powers of 10, not of 2", 4.0: ": powers of 4, not of 2"}
-ENDS = (256, 128, 512, 1024, 2048, 1000)  # where positions may start again: the query's is above them
+ENDS = (256, 128, 512, 1024, 2048, 1000, 1 << 15)  # where positions may start again: the query's is above them
 GROUPS = (2, 4, 8, 3)  # heads that share a slope, as query heads share a key
 # wrong exponents of head h of n, by the words for them
 INTEGERS: Mapping[str, Callable[[Array, int, int], Array]] = {
@@ -165,6 +165,8 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     words = "for a single query the bias is the same for all keys"
     yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q == 1 < k}, {"words": words})
     yield Fault("alibi.bidirectional.ahead_favoured", {"form": None, "ahead": -1.0})
+    factor = {"factor": f"{family.side:.5g}"}
+    yield Fault("alibi.bidirectional.ahead_slope", {"form": None, "ahead": family.side}, factor)
     for ranks, words in product((2, 4, 8, 3), RANKS):
         values = {"words": words.format(ranks)}
         yield Fault("alibi.tensor_parallel.head_offset", {"ranks": (words, ranks)}, values)
@@ -202,6 +204,8 @@ def _ends(end: int) -> Iterator[Fault]:
         lambda m, q, k, r: -m * np.abs(q % end - k % end),
         lambda m, q, k, r: -m * np.abs(q - k % end),
         lambda m, q, k, r: -m * np.abs((q - k + end) % (2 * end) - end),
+        lambda m, q, k, r: m * ((k - q + end) % (2 * end) - end),
+        lambda m, q, k, r: -m * ((q - k + end) % (2 * end) - end),
         lambda m, q, k, r: -m * np.abs((q + end) % (2 * end) - (k + end) % (2 * end)),
     )
     yield from (Fault("alibi.distance.wrapped", {"form": (form, None)}, {"end": end}) for form in over)

@@ -15,6 +15,8 @@ from posenc.verify.families.bias_calls import HIDDEN, LONGEST, Biases, ask, coun
 from posenc.verify.families.buckets import T5
 
 UNKNOWN = "which row of the table belongs to a distance: the table is not visible"
+AHEAD = "keys ahead of the query, which are right only if a causal mask hides them"
+ALIKE = "whether each head has a bias of its own: all heads have the same numbers"
 EMPTY = "all distances have the same bias: the table is empty, or the bias has no effect"
 
 
@@ -23,6 +25,18 @@ def _numbers(values: Array) -> Array:
     size = float(np.abs(values).max(initial=0.0)) or 1.0
     _, numbers = np.unique(np.round(values / size * 2**20), axis=1, return_inverse=True)
     return numbers.ravel().astype(np.float64)
+
+
+def _viewed(bias: Array) -> Array:
+    """Return a bias (heads, q, k) whose numbers stand as (q, k, heads), with the heads first."""
+    heads, *places = bias.shape
+    return np.moveaxis(bias.reshape(*places, heads), -1, 0)
+
+
+def _even(bias: Array, tolerance: float) -> bool:
+    """Return whether the visible numbers of each distance agree."""
+    lines = (line[line > HIDDEN] for k in range(1 - len(bias[0]), len(bias[0])) for line in bias.diagonal(k, 1, 2))
+    return all(line.max(initial=-np.inf) - line.min(initial=np.inf) <= tolerance for line in lines)
 
 
 def _limited(rel: Array, top: float) -> Array:
@@ -41,9 +55,11 @@ class Line(Biases):
         super().__init__(convention, spec)
         self.rule = T5("bucket_fn", {**(spec if self.t5 else {}), "bidirectional": not self.causal})
         top = float(spec.get("max_distance") or np.inf)
-        own = {"top": top, "ends": None}  # a wrong rule of far distances, if there is one
+        own = {"top": top, "ends": None, "factor": 1.0}  # ends: a wrong rule of far distances, if there is one
         self.truth = {**self.rule.truth, "mask": self.masks()[0], "place": "end", **own}
         self.tables: list[Array] = []
+        self.factor = 1.0  # of the rows of a visible table
+        self.alike = self.decodes = False  # whether all heads are alike; whether keys ahead are shown but not judged
 
     def cases(self) -> Iterator[Case]:
         """Yield a square, and calls with a cache, some of them after others."""
@@ -79,6 +95,7 @@ class Line(Biases):
         hides = all(mask.wrong(distance(s.case.args), gone(s)).any() for mask in self.masks())
         if (values == values[:, :1]).all() and not hides:
             raise CannotTellError(EMPTY)
+        self.alike = len(values) > 1 and bool((values == values[:1]).all())
         rows = next((rows for table in self.tables if (rows := self._rows(table, values)) is not None), None)
         self.shown, self.numbers = rows is not None, np.full(2 * size - 1, np.nan)
         self.numbers[known] = _numbers(values) if rows is None else rows
@@ -88,8 +105,19 @@ class Line(Biases):
         rows = table if table.shape[1] == len(values) else table.T
         if rows.shape != (self.rule.n_buckets, len(values)) or len(np.unique(rows, axis=0)) < len(rows):
             return None
-        off = np.abs(values.T[:, None] - rows[None]).max(-1)
-        return np.asarray(off.argmin(-1), dtype=np.float64) if off.min(-1).max() < 1e-6 else None
+        first = values[:, 0]  # a row, or a multiple of one
+        factors = rows @ first / np.maximum((rows**2).sum(1), 1e-30)
+        multiples = factors[np.abs(factors[:, None] * rows - first).max(1) < 1e-5 * np.abs(first).max()]
+        for factor in (1.0, *(multiples if len(values) > 2 else ())):
+            off = np.abs(values.T[:, None] - factor * rows[None]).max(-1)
+            if off.min(-1).max() < 1e-6:
+                self.factor = float(factor)
+                return np.asarray(off.argmin(-1), dtype=np.float64)
+        return None
+
+    def excludes(self, seen: Seen, model: Model) -> bool:
+        """Return whether a visible table is multiplied by another number."""
+        return bool(model["factor"] != self.factor)
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the rows of a rule, or the bias that the square has for the distances of another call."""
@@ -129,6 +157,10 @@ class Line(Biases):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong buckets, and faults of calls with more keys than queries."""
+        if self.factor != 1:
+            why = f", that is, divided by sqrt({self.factor**-2:.4g})" if 0 < self.factor < 1 else ""
+            values = {"factor": f"{self.factor:.5g}", "why": why}
+            yield Fault("t5.scale.applied_to_bias", {"factor": self.factor}, values)
         yield from self.windows()
         yield from self.rule.faults() if self.t5 else self._of_ends()
         for from_zero in False, True:
@@ -149,12 +181,20 @@ class Line(Biases):
             yield Fault("relative_bias.wrapped", {"ends": lambda rel, _: np.fmod(rel, top)}, {"end": top})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return distances that have several biases."""
-        return None if self.even else Fault(f"{self.word}.bias.not_by_distance")
+        """Return distances that have several biases, perhaps since heads are in the wrong places."""
+        viewed = not self.even and _even(_viewed(seen[0].value), self.tolerance)
+        return None if self.even else Fault(f"{self.word}.bias.{'heads_viewed' if viewed else 'not_by_distance'}")
+
+    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
+        """Keep whether a decoder's mask was assumed for keys ahead."""
+        self.decodes = self.open and model["mask"].causal and "ahead" not in self.hides
+        return {}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return the parts that were not judged."""
-        return [*super().not_judged(seen), *([] if self.tables and self.shown else [UNKNOWN])]
+        left = [*super().not_judged(seen), *([] if self.tables and self.shown else [UNKNOWN])]
+        left += [AHEAD] if self.decodes else []
+        return left + ([ALIKE] if self.alike else [])
 
 
 class Window(indices.Indices):
@@ -172,11 +212,20 @@ class Window(indices.Indices):
         """Return numbers for the pairs of tokens, equal where their biases are equal."""
         tokens = case.args[0] * case.args[1]
         heads = int(self.spec.get("heads") or count(fresh(subject), tokens, self.convention, (4,)))
-        found = ask(fresh(subject), (heads, tokens, tokens), self.convention)[0]
-        numbers = _numbers(np.maximum(found, HIDDEN).reshape(len(found), -1)).reshape(tokens, tokens)
-        if not numbers.any():
+        self.bias = ask(fresh(subject), (heads, tokens, tokens), self.convention)[0]
+        seen = self._numbered(self.bias, case)
+        if not seen.value.any():
             raise CannotTellError(EMPTY)
-        return Seen(case, numbers, 0.0)
+        return seen
+
+    def _numbered(self, bias: Array, case: Case) -> Seen:
+        numbers = _numbers(np.maximum(bias, HIDDEN).reshape(len(bias), -1))
+        return Seen(case, numbers.reshape(bias.shape[1:]), 0.0)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return heads in the wrong places, or what is wrong with the rows."""
+        viewed = self.is_right(self._numbered(_viewed(self.bias), wrong[0].case))
+        return Fault("swin.bias.heads_viewed") if viewed else super().read(seen, wrong, model)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return the parts that were not judged."""

@@ -160,6 +160,9 @@ class Trained(Rows, Added):
         gain, rows = rows_of(calls, called, table, shape)
         if (rows == ZERO).all():
             raise finding("learned.not_used", asked)
+        if len(empty := np.argwhere(rows == ZERO)):
+            text, token = empty[0]
+            raise finding("learned.position.missing", asked, words=f"token {token} of text {text} gets no row")
         if others and (abs(gain - 1) > SAME or (rows % 1).any() or NONE in rows):
             raise CannotTellError("other trained numbers are between the table and the sum, so no row is visible")
         if abs(gain - 1) > SAME:
@@ -167,8 +170,8 @@ class Trained(Rows, Added):
         if self._grad(subject, shape) != 1:
             raise finding("learned.grad.severed", asked)
         held = table.detach().reshape(-1, calls.dim)
-        empty = (~held.any(1)).nonzero().flatten().tolist()
-        self.padding_idx = empty[0] if len(empty) == 1 else None
+        zeros = (~held.any(1)).nonzero().flatten().tolist()
+        self.padding_idx = zeros[0] if len(zeros) == 1 else None
         self.entries = max(len(held) - int(self.truth["start"]), 1)
         self.least, self.long, self.far = min(self.entries, 5), min(self.entries + PAST, LARGEST // calls.dim), 0
         return Seen(case, self.predict(self.truth, case), 0.0)

@@ -1,6 +1,6 @@
 """Report what position code computes, without a specification."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 SCHEMA = 1
@@ -12,7 +12,7 @@ class Identification:
 
     Args:
         convention: The convention by which the subject was called.
-        kind: "rotation", "slopes", "buckets", "angles", or "unknown".
+        kind: "rotation", "slopes", "buckets", "angles", "table" (learned or fixed), "model" (several), or "unknown".
         head_dim: The head dimension of the calls.
         pairing: "half", "interleaved" or "other".
         rotary_dim: The number of dimensions that rotate.
@@ -27,6 +27,7 @@ class Identification:
         precision: By dtype of the input, the dtypes in which positions, frequencies and products are computed.
         unknown: The properties that cannot be determined, and why.
         measured: Other numbers, including frequencies in radians per position.
+        line: The line of posenc that computes the same, if it is known; of a model one for each module, after its path.
     """
 
     convention: str
@@ -44,12 +45,13 @@ class Identification:
     precision: dict[str, dict[str, str]] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     measured: dict[str, Any] = field(default_factory=dict)
+    line: str | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether the kind of the subject is known, if not everything about it; `unknown` has the rest."""
         is_named = self.parameters if self.kind == "buckets" else self.scaling not in (None, "other")
-        return self.kind != "unknown" and bool(is_named)
+        return self.kind != "unknown" and bool(is_named or self.line)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts, ready for JSON."""
@@ -64,50 +66,96 @@ class Identification:
         found |= {"gain": self.gain, "direction": self.direction, "first position": self.first_position}
         for dtype, parts in self.precision.items():
             found[f"fed {dtype}"] = ", ".join(f"{what} in {name}" for what, name in parts.items())
+        for number, line in enumerate((self.line or "").splitlines()):
+            found["in posenc" + f" ({number + 1})" * (number > 0)] = line
         return {name: _number(value) for name, value in found.items() if value is not None}
 
 
-def identify(subject: Any, convention: str, *, head_dim: int | None = None) -> Identification:
+def identify(subject: Any, convention: str | None = None, *, head_dim: int | None = None) -> Identification:
     """Determine what an implementation computes, only by calling it; no specification is needed.
 
+    Of a module the tensors are read too: its buffers of frequencies and sines, its learned tables, and the same in all
+    modules within, so that a whole model can be passed. `line` is what to write in their place.
+
     Args:
-        subject: The object that `build()` of a file returns.
-        convention: How to call it: one of `posenc.verify.FAMILIES`.
+        subject: The object that `build()` of a file returns, or a module or model whose positions posenc takes over.
+        convention: How to call it: one of `posenc.verify.FAMILIES`; None to find out.
         head_dim: The head dimension to use; None tries the usual sizes.
 
     Raises:
-        ValueError: The convention is unknown, or the subject cannot be called by it.
+        ValueError: The convention is unknown, or the subject cannot be called by it or by any.
 
-    >>> import posenc
+    >>> import posenc, torch
     >>> found = identify(posenc.RoPE(head_dim=64, base=123456.0), "encoding")
     >>> found.pairing, found.rotary_dim, found.base, found.scaling
     ('half', 64, 123456.0, 'none')
+    >>> identify(torch.nn.Embedding(1024, 768)).line
+    'posenc.Learned(d_model=768, max_len=1024)'
     """
     from posenc.verify import conventions
-    from posenc.verify.families.rotation_calls import REACH
-    from posenc.verify.guard import SubjectError
-    from posenc.verify.identity import others, rotation
 
-    if convention not in conventions.CONVENTIONS:
+    if convention is not None and convention not in conventions.CONVENTIONS:
         raise ValueError(
             f"identify: unknown convention {convention!r}. Use one of {', '.join(conventions.CONVENTIONS)}."
         )
     if head_dim is not None and not (isinstance(head_dim, int) and 2 <= head_dim <= 4096):
         raise ValueError(f"identify: head_dim must be an integer from 2 to 4096; got {head_dim!r}. Pass it or None.")
+    if convention is None:
+        if (held := of_module(subject, head_dim)) is not None:
+            return held
+        fits = conventions.fitting(subject, {})[0]
+        if len(fits) != 1 and hasattr(subject, "named_parameters"):
+            why = "positions: no tensor has a name and a shape of known position code, and no one convention fits"
+            return Identification("module", unknown=(why,))
+        convention = conventions.only(fits, subject)
     if (wrong := conventions.misfit(subject, convention)) is not None:
         raise ValueError(f"identify: {wrong}.")
+    return called(subject, convention, head_dim)
+
+
+def of_module(subject: Any, head_dim: int | None = None) -> Identification | None:
+    """Return what the tensors or the methods of a module show; None if it is no module, or holds no positions."""
+    from torch import nn
+
+    from posenc.encoding import Encoding
+    from posenc.verify.identity import modules
+
+    if not isinstance(subject, nn.Module) or isinstance(subject, Encoding):
+        return None
+    found = modules.read(subject, head_dim)
+    if len(found) < 2:
+        return next(iter(found.values()), None) or modules.of_methods(subject, head_dim)
+    listed = "\n".join(f"{path}: {one.line}" for path, one in found.items())
+    unknown = tuple(f"{path}: {why}" for path, one in found.items() for why in one.unknown)
+    return Identification("module", "model", line=listed, unknown=unknown)
+
+
+def called(subject: Any, convention: str, head_dim: int | None) -> Identification:
+    """Return what calls by a convention that fits show."""
+    from posenc.verify.guard import SubjectError
+    from posenc.verify.identity import lines
+
     why = f"only rotations and a few tables are identified, and {convention} is neither"
     try:
-        if convention == "encoding" and getattr(subject, "family", None) == "rotary" and not isinstance(subject, type):
-            rotate = (lambda x, ids: (ids[0], ids), lambda q, k, pos, _: subject.rotate(q, k, subject.place(pos)))
-            return rotation.identified(rotate, "hf_rope", convention, head_dim or subject.head_dim)
-        if convention in REACH:
-            return rotation.identified(subject, convention, convention, head_dim)
-        if convention in others.KINDS:
-            return others.KINDS[convention](subject)
+        if (found := _by_calls(subject, convention, head_dim)) is not None:
+            return replace(found, line=lines.line_of(found))
     except SubjectError as error:
         why = f"a call cannot be used ({error.cause.code}): {error.cause.message}"
     return Identification(convention, unknown=(why,))
+
+
+def _by_calls(subject: Any, convention: str, head_dim: int | None) -> Identification | None:
+    from posenc.verify.families.rotation_calls import REACH
+    from posenc.verify.identity import others, rotation
+
+    if convention == "encoding" and getattr(subject, "family", None) == "rotary" and not isinstance(subject, type):
+        rotate = (lambda x, ids: (ids[0], ids), lambda q, k, pos, _: subject.rotate(q, k, subject.place(pos)))
+        return rotation.identified(rotate, "hf_rope", convention, head_dim or subject.head_dim)
+    if convention in REACH:
+        return rotation.identified(subject, convention, convention, head_dim)
+    if convention == "rope_axes_fn":
+        return others.of_axes(subject, head_dim)
+    return others.KINDS[convention](subject) if convention in others.KINDS else None
 
 
 def _number(value: Any) -> str:

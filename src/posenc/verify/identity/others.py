@@ -1,6 +1,9 @@
 """Identify code without rotations: slopes, buckets, tables of angles."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from posenc.verify.engine.read import speeds
 from posenc.verify.engine.records import Array
 from posenc.verify.families.axes import AXES
 from posenc.verify.guard import SubjectError, array, call
+from posenc.verify.identity import rotation
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.rules import fit, snap
 from posenc.verify.report import Cause
@@ -88,6 +92,38 @@ def rope2d(subject: Any) -> Identification:
     return _angles("rope2d_table_fn", got[0], {"x": (got[6] - got[0]) / 6, "y": (got[28] - got[0]) / 4})
 
 
+def of_axes(subject: Any, head_dim: int | None = None) -> Identification:
+    """Identify rope(x, positions (batch, seq, axes)): each axis alone is a rotation of some dimensions."""
+    for n in (2, 3, 4):
+        with suppress(SubjectError):
+            return _of_each(subject, n, head_dim)
+    return _of_each(subject, 2, head_dim)
+
+
+def _of_each(subject: Any, n: int, head_dim: int | None) -> Identification:
+    def along(axis: int, x: torch.Tensor, pos: torch.Tensor) -> Any:
+        ids = torch.zeros(len(x), len(pos), n, dtype=pos.dtype)
+        ids[..., axis] = pos
+        return subject(x, ids)
+
+    first = rotation.identified(partial(along, 0), "rope_fn", "rope_axes_fn", head_dim)
+    width = first.head_dim or 0
+    rest = [rotation.identified(partial(along, axis), "rope_fn", "rope_axes_fn", width) for axis in range(1, n)]
+    kept = [(one.pairing, one.direction, one.gain, one.measured.get("partner")) for one in (first, *rest)]
+    partner = first.measured.get("partner")
+    if len(set(kept)) > 1 or partner not in (1, width // 2) or "frequencies" not in first.measured:
+        why = f"one rotation of the whole head, or a known pairing: axis 0 has {first.lines()}, {first.unknown}"
+        return Identification("rope_axes_fn", unknown=(why,))
+    moved = np.zeros((n, width // 2))
+    for row, one in zip(moved, (first, *rest), strict=True):
+        freq, lane = one.measured["frequencies"], one.first_lane or 0
+        place = lane if partner > 1 else lane // 2
+        row[place : place + len(freq)] = freq
+    answer = _angles("rope_axes_fn", np.zeros(1), {f"axis {axis}": row for axis, row in enumerate(moved)})
+    pairing = "half" if partner == width // 2 else "interleaved"
+    return replace(answer, head_dim=width, pairing=pairing, direction=first.direction, gain=first.gain)
+
+
 def _angles(name: str, origin: Array, steps: dict[str, Array]) -> Identification:
     """Return the axis of each pair, from the angles of the origin and of one step along each axis."""
     unknown, moved = [], np.abs(np.stack(list(steps.values())))
@@ -102,8 +138,12 @@ def _angles(name: str, origin: Array, steps: dict[str, Array]) -> Identification
     rule, ladder = fit(freq, 1e-10, 2 * len(freq)), "shared"
     parts = [freq[follows == axis] for axis in dict.fromkeys(follows)]
     each = [fit(part, 1e-10, 2 * len(part)) for part in parts if rule.base is None]
-    if each and all(one.base == each[0].base is not None for one in each):  # frequencies start again with each axis
+    alike = {(one.base, one.kind) for one in each}
+    if len(alike) == 1 and each[0].base is not None:  # frequencies start again with each axis
         rule, ladder = each[0], "axis"
+    elif each and len({len(part) for part in parts}) == 1:  # Pixtral's go to the axes in turn
+        whole = fit(np.stack(parts, 1).ravel(), 1e-10, 2 * len(freq))
+        rule, ladder = (whole, "dealt") if whole.base is not None else (rule, ladder)
     order = f"in blocks: {order}" if changes.sum() <= len(names) else "alternating"
     words = f"sections {section} of ({', '.join(names)}), {order}"
     return Identification(
@@ -113,7 +153,7 @@ def _angles(name: str, origin: Array, steps: dict[str, Array]) -> Identification
         scaling=rule.kind,
         parameters={"axes": words, "section": section, "ladder": ladder, **rule.parameters},
         unknown=(*unknown, *rule.unknown),
-        measured={"pairs": len(freq), "frequencies": freq.tolist()},
+        measured={"pairs": len(freq), "axes": follows.tolist(), "frequencies": freq.tolist()},
     )
 
 

@@ -56,6 +56,7 @@ def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: lis
     is_interleaved = read.pairs == tuple((first + 2 * i, first + 2 * i + 1) for i in range(count))
     pairing = "half" if is_half else "interleaved" if is_interleaved else "other"
     facts |= {"pairing": pairing, "rotary_dim": 2 * count, "first_lane": first}
+    facts["measured"]["partner"] = partner - first
     short, read = (None, read) if rates is not None else _switch(read)
     end = short or read.top
     pos = steps(end, odd=False)  # powers of two, which no dtype rounds

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from posenc import config
-from posenc.compose import PerLayer
 from posenc.config import kinds, unrotated
 from posenc.config.model import open_model
 from posenc.config.reading import Checked
+from posenc.configured import by_layer
 from posenc.families import Rotary
 from posenc.interop.checkpoint import Shard
 from posenc.verify.engine import CannotTellError
@@ -79,10 +79,10 @@ def _marked(shards: Sequence[Shard], fields: Mapping[str, Any]) -> Cause | None:
     """Return a cause if `posenc convert` has marked the files with another pairing than the model type's."""
     marks = {shard.pairing for shard in shards} - {None}
     try:
-        layers = PerLayer.from_config(dict(fields), seq_len=1)
+        layers = by_layer(fields, pairing=None, seq_len=1)
     except (ValueError, TypeError):
         return None
-    pairings = {e.pairing for e in layers.modules() if isinstance(e, Rotary)}
+    pairings = {e.pairing for parts in layers for e in parts if isinstance(e, Rotary)}
     if not marks or not pairings or marks <= pairings:
         return None
     return Cause(
@@ -111,7 +111,7 @@ def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: tuple[str, 
         room, ways = room_of(opened), unrotated.ways(opened)
         order = kinds.layers(opened) if ways is None else []
         if order:
-            PerLayer.from_config(dict(fields), seq_len=1)
+            by_layer(fields, pairing=None, seq_len=1)
     except (ValueError, TypeError) as error:
         because = f"the configuration does not determine the rotation: {error} Run `posenc verify-config`."
         return Findings(unknown=because).report(CONVENTION)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from posenc import config, positions
-from posenc.compose import PerLayer
+from posenc.compose import per_layer
 from posenc.config import kinds
 from posenc.config.model import Model
+from posenc.configured import by_layer
 from posenc.encoding import Encoding, Placed
 from posenc.families import Rotary
 from posenc.verify.engine import Fault, judge
@@ -43,7 +44,7 @@ class Run:
 
     def __init__(self, model: Any, ids: Tensor, pos: Tensor | None, fields: dict[str, Any]) -> None:
         self._splits, self.pos = pos is None, torch.arange(ids.shape[1]) if pos is None else pos
-        self.layers = PerLayer.from_config(fields, seq_len=int(self.pos.max()) + 1)
+        self.layers = per_layer(by_layer(fields, pairing=None, seq_len=int(self.pos.max()) + 1))
         on_axes = positions.on_each_axis(self.pos[None], self.layers.n_axes)
         self.placed: Any = self.layers.place(on_axes, dtype=torch.float64)
         self.of: defaultdict[int, list[Attended]] = defaultdict(list)  # by layer

@@ -1,0 +1,42 @@
+"""A small ViT with a learned vector for each patch, which other image sizes interpolate."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, n_heads):
+        super().__init__()
+        self.n_heads = n_heads
+        self.norm_1, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm_2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm_1(x)).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class ViT(nn.Module):
+    def __init__(self, size=14, width=192, n_heads=3, n_layers=6, n_classes=10):
+        super().__init__()
+        self.patches, self.size = nn.Conv2d(3, width, 16, 16), size
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, 1 + size * size, width))
+        self.blocks = nn.ModuleList(Block(width, n_heads) for _ in range(n_layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, n_classes)
+
+    def resize(self, size):
+        prefix, grid = self.pos_embed[:, :1], self.pos_embed[:, 1:]
+        grid = grid.transpose(1, 2).unflatten(2, (self.size, self.size))
+        grid = F.interpolate(grid, size=(size, size), mode="bicubic", antialias=True)
+        self.pos_embed, self.size = nn.Parameter(torch.cat((prefix, grid.flatten(2).transpose(1, 2)), 1)), size
+
+    def forward(self, images):
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat((self.class_token.expand(len(x), -1, -1), x), 1)
+        x = x + self.pos_embed
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, 0])

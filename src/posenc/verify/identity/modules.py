@@ -1,0 +1,385 @@
+"""Find the position code of a module by the tensors that it holds, and the line that replaces each."""
+
+import copy
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posenc import positions
+from posenc.encoding import Encoding
+from posenc.encodings import ALiBi, Sinusoidal, SinusoidalND
+from posenc.verify import conventions
+from posenc.verify.engine.read import BASES
+from posenc.verify.families.rotation_calls import REACH
+from posenc.verify.identity.identify import Identification, called
+from posenc.verify.identity.lines import Code, call, line_of, unless
+from posenc.verify.identity.rules import fit
+
+HEADS = "num_heads n_heads n_head heads num_attention_heads nheads"
+AXES = "axes_dim axes_dims axes_dims_rope rope_axes_dim rope_dim_list rope_dim"  # of each axis, in diffusion models
+HEAD_DIM = "head_dim head_size attention_head_size dim_head d_kv d_k"
+NEAR = 2e-3  # tables of sines whose angles, up to thousands of radians, are in float32
+BARE = "pairing and direction, which a buffer does not show: half and counterclockwise are assumed; compare outputs"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor of a module: its path, and the modules around it, innermost first."""
+
+    path: str
+    tensor: Tensor
+    owners: tuple[nn.Module, ...]
+    width: int | None = None  # the head dimension, if the caller knows it
+
+    @property
+    def table(self) -> Tensor:
+        """The tensor without dimensions of size 1."""
+        return self.tensor.detach().squeeze()
+
+    def fact(self, names: str) -> Any:
+        """Return the first number or pair among attributes of the modules around, or of their configurations."""
+        for source in (s for owner in self.owners for s in (owner, getattr(owner, "config", None))):
+            for name in names.split():
+                if isinstance(value := getattr(source, name, None), (bool, int, float, tuple, list)):
+                    return value
+        return None
+
+    def same_as(self, other: "Held") -> bool:
+        """Return whether another layer's tensor has the same numbers in the same kind of module."""
+        return type(self.owners[0]) is type(other.owners[0]) and torch.equal(self.tensor, other.tensor)
+
+    def head_dim(self) -> int | None:
+        """Return the head dimension, if the modules around know it."""
+        known, width, heads = (self.fact(names) for names in (HEAD_DIM, "hidden_size d_model n_embd", HEADS))
+        return self.width or known or (width // heads if width and heads else None)
+
+
+def read(module: nn.Module, head_dim: int | None = None) -> dict[str, Identification]:
+    """Return what the tensors of a module are, by path; those that repeat in numbered layers once."""
+    found = {path: one for path, part in module.named_modules() if (one := _of_widths(part)) is not None}
+    first: dict[str, Held] = {}
+    for held in _tensors(module, "", ()):
+        path = re.sub(r"(?<![^.])\d+(?![^.])", "*", held.path)
+        reader = next((of for name, of in READERS if re.search(name, held.path)), None)
+        if reader is None or (path in first and held.same_as(first[path])):
+            continue
+        if (one := _by(reader, replace(held, width=head_dim))) is not None and one.line:
+            first.setdefault(path, held)
+            if path not in found:
+                found[path] = one
+            elif found[path].line != one.line:
+                found[held.path] = one
+    return found
+
+
+def _by(reader: "Reader", held: Held) -> Identification | None:
+    """Return what a reader finds; None if a module of the name is another than it knows."""
+    with suppress(Exception):  # whatever modules of others hold
+        one = reader(held)
+        return Identification("module", "table", line=one) if isinstance(one, str) else one
+    return None
+
+
+def _tensors(owner: nn.Module, path: str, around: tuple[nn.Module, ...]) -> Iterator[Held]:
+    """Yield parameters, buffers and plain tensors; encodings of posenc have been replaced already."""
+    plain = {name: value for name, value in vars(owner).items() if isinstance(value, Tensor)}
+    for name, tensor in (plain | owner._parameters | owner._buffers).items():
+        if tensor is not None and not tensor.is_meta:
+            yield Held(path + name, tensor, (owner, *around))
+    for name, child in owner._modules.items():
+        if child is not None and not isinstance(child, Encoding):
+            yield from _tensors(child, f"{path}{name}.", (owner, *around))
+
+
+def _of_widths(module: nn.Module) -> Identification | None:
+    """Read the rotation of a diffusion model, which holds the widths of its axes and no tables."""
+    widths = next((vars(module)[name] for name in AXES.split() if name in vars(module)), None)
+    base = next((vars(module)[name] for name in ("theta", "rope_theta", "base") if name in vars(module)), None)
+    if not isinstance(widths, (list, tuple)) or len(widths) < 2 or not isinstance(base, (int, float)):
+        return None
+    own = {"widths": tuple(widths), "base": float(base), "pairing": "interleaved"}
+    return Identification("module", "table", line=call("AxialRoPE", head_dim=sum(widths), **own))
+
+
+def of_methods(module: nn.Module, head_dim: int | None) -> Identification | None:
+    """Return what a rotation among a module's methods computes, or its forward(q, k) if heads come before tokens."""
+    own = [name for name in dir(type(module)) if re.search("rot|rope", name, re.IGNORECASE) and name[0] != "_"]
+    methods = [getattr(module, name) for name in own if inspect.isroutine(getattr(type(module), name))]
+
+    def heads_first(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.transpose(1, 2) for x in module(q.transpose(1, 2), k.transpose(1, 2)))
+
+    return _first_of([*((method, None) for method in methods), (heads_first, "bshd_module")], head_dim)
+
+
+def _inv_freq(held: Held) -> Identification:
+    """Call the module by a convention that fits; if none does, read the buffer."""
+    owner, n = held.owners[0], held.table.numel()
+    subjects = [owner, *((owner, rotate) for rotate in _functions(owner))]
+    measured = _first_of(((subject, None) for subject in subjects), held.head_dim() or 2 * n)
+    return measured or _ladder(held, held.table, _pairing(owner, n))
+
+
+def _functions(owner: nn.Module) -> list[Callable[..., Any]]:
+    """Return the rotations that stand in the file of a module's class, and among its methods."""
+    file = sys.modules.get(type(owner).__module__)  # none if it was run, not imported
+    own = dict(getattr(type(owner).forward, "__globals__", {}) if file is None else vars(file))
+    own |= {name: getattr(owner, name) for name in vars(type(owner))}
+    return [f for name, f in own.items() if re.search("rot|rope", name, re.IGNORECASE) and inspect.isroutine(f)]
+
+
+def _first_of(subjects: Iterable[tuple[Any, str | None]], head_dim: int | None) -> Identification | None:
+    """Return what the first subject computes that is a rotation by the convention named, or by one that fits."""
+    for subject, name in subjects:
+        with suppress(Exception):  # whatever code of others raises
+            fits = [name] if name else conventions.fitting(copy.deepcopy(subject), {"encoding": "rope"})[0]
+            if len(fits) == 1 and fits[0] in REACH:
+                found = called(copy.deepcopy(subject), fits[0], head_dim)
+                if found.kind == "rotation" and (name is None or found.pairing):  # by name, a wrong call mixes pairs
+                    return found
+    return None
+
+
+def _pairing(owner: nn.Module, n: int) -> str | None:
+    """Return the pairing by which a module repeats each of n numbers; None if it does not."""
+    x, ids = torch.zeros(1, 5, 2 * n), torch.arange(5)
+    for args in ((x, ids[None]), (ids,), (x, 5), (x,), (5,)):
+        with suppress(Exception):
+            out = copy.deepcopy(owner)(*args)
+            for t in out if isinstance(out, tuple) else (out,):
+                if isinstance(t, Tensor) and t.shape[-1] == 2 * n and (named := _repeats(t.reshape(-1, 2 * n)[-1])):
+                    return named
+    return None
+
+
+def _repeats(row: Tensor) -> str | None:
+    halves = torch.equal(*row.chunk(2)) if len(row) % 2 == 0 else None
+    return None if halves is None else "half" if halves else "interleaved" if row[::2].equal(row[1::2]) else None
+
+
+def _ladder(held: Held, frequencies: Tensor, pairing: str | None, direction: str | None = None) -> Identification:
+    """Return a rotation by its frequencies: one ladder, or one for each axis."""
+    freq, n, shown = frequencies.double().numpy(), len(frequencies), {"pairing": unless(pairing, "half")}
+    head_dim, name = held.head_dim() or 2 * n, type(held.owners[0]).__name__
+    runs = np.split(freq, np.flatnonzero(np.diff(freq) > 0) + 1)
+    unknown = () if pairing else (BARE,)
+    if len(runs) > 1 or (head_dim == 4 * n and re.search("vision|vit|2d|axial", name, re.IGNORECASE)):
+        base = _base(runs[0])
+        widths = None if len({len(run) for run in runs}) == 1 else tuple(2 * len(run) for run in runs)
+        width = 2 * n if len(runs) > 1 else head_dim
+        own: dict[str, Any] = {"n_axes": None if widths or len(runs) < 3 else len(runs), "widths": widths, "base": base}
+        if "dinov3" in name.lower():
+            own = {"inv_freq": Code(f"lambda k: 2 * math.pi * {base!r} ** (-4 * k / {head_dim})")}
+        return Identification(
+            "module", "table", line=call("AxialRoPE", head_dim=width, **own, **shown), unknown=unknown
+        )
+    rule = fit(freq, 1e-9, 2 * n)
+    base = rule.base if rule.base is not None else _base(freq)
+    kind = rule.kind if rule.base is not None or base is None else "none"
+    found = Identification(
+        *("module", "rotation", head_dim, pairing or "half", 2 * n, 0, base, kind),
+        parameters=rule.parameters,
+        gain=1.0,
+        direction=direction or "counterclockwise",
+        first_position=0.0,
+        measured={"frequencies": freq.tolist()},
+        unknown=(*unknown, *(rule.unknown if kind != "none" else ())),
+    )
+    return replace(found, line=line_of(found))
+
+
+def _base(freq: np.ndarray) -> float | None:
+    """Return the base of frequencies that may be rounded to a half type."""
+    rule, index = fit(freq, 1e-9, 2 * len(freq)), np.arange(len(freq)) / len(freq)
+    return rule.base or next((b for b in (*BASES, 256.0) if np.allclose(b**-index, freq, rtol=0.02)), None)
+
+
+def _of_table(held: Held) -> Identification | None:
+    """Read frequencies from the row of position 1 of a table of complex numbers, or of cosines next to sines."""
+    name, table, owner = held.path.rpartition(".")[2], held.table, held.owners[0]
+    sines = getattr(owner, name.replace("cos", "sin"), None) if "cos" in name else None
+    if table.ndim == 1 and name == "freqs" and not table.is_complex():  # rotary-embedding-torch
+        return _inv_freq(held)
+    parts = (table.real, table.imag) if table.is_complex() else (table, sines)
+    if table.ndim != 2 or len(table) < 2 or not isinstance(sines := parts[1], Tensor):
+        return None
+    parts = parts[0], sines.squeeze()
+    angles = torch.atan2(parts[1][1].float(), parts[0][1].float())
+    pairing = "interleaved" if table.is_complex() else _repeats(angles)
+    if pairing and not table.is_complex():
+        angles = angles[: len(angles) // 2] if pairing == "half" else angles[::2]
+    first, second = angles.tensor_split(2)
+    if first.abs().min() > 0 and not second.any():  # SAM 2: the second token is one column further
+        own = {"head_dim": 2 * len(angles), "base": _base(first.double().numpy()), "pairing": unless(pairing, "half")}
+        return Identification("module", "table", line=call("AxialRoPE", **own) + "  # at positions (column, row)")
+    rotated = _first_of(_with_tables(owner, table, parts), held.head_dim() or 2 * len(angles))
+    if rotated is not None and rotated.line and rotated.base is not None:
+        return rotated
+    direction, pairing = (rotated.direction, rotated.pairing) if rotated is not None else (None, pairing)
+    return _ladder(held, angles, pairing, direction) if bool((angles > 0).all()) else None
+
+
+def _with_tables(owner: nn.Module, table: Tensor, parts: tuple[Tensor, Tensor]) -> Iterator[tuple[Any, str]]:
+    """Yield the rotations of a module's file with its tables, by the ways in which they are called."""
+
+    def by_heads(rotate: Callable[..., Tensor], x: Tensor, pos: Tensor) -> Tensor:
+        return rotate(x, *(part[pos.long()].to(x.dtype) for part in parts))
+
+    def by_tokens(rotate: Callable[..., Tensor], x: Tensor, pos: Tensor) -> Tensor:
+        rows = (part[pos.long()].to(x.dtype)[None, :, None] for part in parts)
+        return rotate(x.transpose(1, 2), *rows).transpose(1, 2)
+
+    for rotate in _functions(owner):
+        if table.is_complex():
+            yield ((lambda end: table[:end]), rotate), "meta_complex"
+        else:
+            yield partial(by_heads, rotate), "rope_fn"
+            yield partial(by_tokens, rotate), "rope_fn"
+
+
+def _periods(held: Held) -> str:
+    periods, n = held.table.double(), held.table.numel()
+    base = float(periods[-1]) ** (n / (n - 1)) if n > 1 else 0.0
+    formula = torch.allclose(periods, round(base) ** (torch.arange(n) / n).double(), rtol=1e-2) and base > 1
+    own = (
+        f"lambda k: 2 * math.pi * {round(base):.1f} ** (-4 * k / {4 * n})"
+        if formula
+        else f"2 * math.pi / old.{held.path}"
+    )
+    return call("AxialRoPE", head_dim=4 * n, inv_freq=Code(own)) + "  # at positions.unit_grid(rows, columns)"
+
+
+def _window(given: Any, rows: int, more: int = 0) -> tuple[int, int] | None:
+    """Return the window whose differences fill a table: the given one, or a square."""
+    side = (math.isqrt(rows - more) + 1) // 2 if rows > more else 0
+    for window in (given if isinstance(given, (tuple, list)) else (given, given), (side, side)):
+        if all(isinstance(w, int) for w in window) and math.prod(2 * w - 1 for w in window) + more == rows:
+            return int(window[0]), int(window[1])
+    return None
+
+
+def _swin(held: Held) -> str | None:
+    rows, heads = held.tensor.shape
+    for name, more in (("Swin", 0), ("BEiT", 3)):
+        if window := _window(held.fact("window_size"), rows, more):
+            return call(name, n_heads=heads, window=window)
+    return None
+
+
+def _swin_v2(held: Held) -> str:
+    last, window = [*held.owners[1].children()][-1], held.fact("window_size")
+    pair = tuple(window) if isinstance(window, (tuple, list)) else (window, window)
+    trained = tuple(held.fact("pretrained_window_size") or (0, 0))
+    options = {"pretrained_window": trained if any(trained) and trained != pair else None}
+    width = unless(held.tensor.shape[0], 512)
+    return call("SwinV2", n_heads=last.out_features, window=pair, **options, width=width) + "  # attend(scale=1.0)"
+
+
+def _decomposed(held: Held) -> str:
+    tables: tuple[Any, ...] = held.tensor, held.owners[0].rel_pos_w
+    return call("Decomposed2D", head_dim=held.tensor.shape[1], size=tuple((len(t) + 1) // 2 for t in tables))
+
+
+def _t5(held: Held) -> str:
+    (n_buckets, heads), causal = held.tensor.shape, held.fact("is_decoder causal")
+    bidirectional = held.fact("bidirectional") if causal is None else not causal
+    own = {"n_buckets": unless(n_buckets, 32), "bidirectional": bidirectional or None}
+    own["max_distance"] = unless(held.fact("relative_attention_max_distance max_distance max_dist") or 128, 128)
+    times = (
+        held.owners[1].scale
+        if len(held.owners) > 1 and isinstance(getattr(held.owners[1], "scale", None), float)
+        else None
+    )
+    return call("T5", n_heads=heads, **own, score_scale=1.0 if times is None else None) + (
+        f"  # with weight * {times:.6g}" if times not in (None, 1.0) else ""
+    )
+
+
+def _transformer_xl(held: Held) -> str:
+    (heads, head_dim), linear = held.tensor.shape, getattr(held.owners[0], "linear_pos", None)
+    own = {"d_model": getattr(linear, "in_features", heads * head_dim), "n_heads": heads, "head_dim": head_dim}
+    return call("TransformerXL", **own, order="alternating" if linear is not None else None)
+
+
+def _alibi(held: Held) -> str | None:
+    slopes = held.table.flatten().abs()
+    for rule in ("authors", "geometric"):
+        if torch.allclose(
+            ALiBi(n_heads=len(slopes), slopes=rule).over(torch.ones(1))[:, 0].abs(), slopes.float(), rtol=1e-3
+        ):
+            return call("ALiBi", n_heads=len(slopes), slopes=unless(rule, "authors"))
+    return call("ALiBi", n_heads=len(slopes), slopes=Code(f"old.{held.path}.flatten().tolist()"))
+
+
+def _added(held: Held) -> str | None:
+    """Read a table that is added to embeddings: sines, an image's cells, or text."""
+    table, owner = held.table, held.owners[0]
+    if held.path == "weight" and not isinstance(owner, nn.Embedding):
+        return None
+    if table.ndim == 3 and held.tensor.ndim == 4 and held.tensor.shape[0] == 1:
+        height, width, d_model = table.shape
+        return call("Learned2D", d_model=d_model, height=height, width=width)
+    if table.ndim != 2 or not table.is_floating_point():
+        return None
+    rows, d_model = table.shape
+    if rows <= 3:
+        return call("GaussianFourier", d_model=2 * d_model, n_axes=rows, extent=1.0, matrix=Code(f"old.{held.path}"))
+    own = [name for one in held.owners for name in (*one._modules, *one._parameters, type(one).__name__)]
+    image = any(re.search("patch|cls|class_token|vit|vision|image", name, re.IGNORECASE) for name in own)
+    prefix = next((p for p in (1, 0, 2, 5, 3, 4) if math.isqrt(rows - p) ** 2 == rows - p), None) if image else None
+    sines = _sines(table, prefix)
+    if sines and "attention" in type(owner).__name__.lower():  # GPT-J and CodeGen keep the tables of their rotation
+        return call("RoPE", head_dim=held.head_dim() or d_model, rotary_dim=d_model, pairing="interleaved")
+    if sines:
+        return sines
+    if prefix is not None:
+        side = math.isqrt(rows - prefix)
+        return call("Learned2D", d_model=d_model, height=side, width=side, n_prefix=unless(prefix, 0))
+    if not isinstance(held.tensor, nn.Parameter):
+        return None  # a fixed table of another kind, such as the relative sines of a Conformer
+    offset = getattr(owner, "offset", 0) if isinstance(getattr(owner, "offset", 0), int) else 0
+    return call("Learned", d_model=d_model, max_len=rows - offset, offset=unless(offset, 0))
+
+
+def _sines(table: Tensor, prefix: int | None) -> str | None:
+    """Return the formula that gives a table, along the text or over the cells of a square image."""
+    (rows, d_model), side = table.shape, math.isqrt(len(table) - (prefix or 0))
+    grid, few = positions.grid(side, side), torch.tensor([*range(min(rows, 64)), rows - 1])
+    for order, exponent in ((o, e) for o in ("alternating", "concatenated") for e in ("paper", "tensor2tensor")):
+        own = {"d_model": d_model, "order": unless(order, "alternating"), "exponent": unless(exponent, "paper")}
+        given = {name: value for name, value in own.items() if value is not None}
+        if torch.allclose(Sinusoidal(**given).vectors(few).to(table), table[few], atol=NEAR):
+            return call("Sinusoidal", **own)
+        for where, pos in (("", grid), (".flip(-1)", grid.flip(-1))) if prefix is not None and d_model % 4 == 0 else ():
+            if torch.allclose(SinusoidalND(**given).vectors(pos).to(table), table[prefix:], atol=NEAR):
+                return call("SinusoidalND", **own) + f"  # at positions.grid({side}, {side}){where}"
+    return None
+
+
+Reader = Callable[[Held], Identification | str | None]
+READERS: tuple[tuple[str, Reader], ...] = (
+    (r"(?<!\w)inv_freq$", _inv_freq),
+    (r"(?<!\w)periods$", _periods),
+    (r"(?<!\w)(freqs(_cis|_cos|_complex)?|cos(_cached?)?)$", _of_table),
+    (r"relative_position_bias_table$", _swin),
+    (r"(cpb_mlp|continuous_position_bias_mlp)\.0\.weight$", _swin_v2),
+    (r"rel_pos_h$", _decomposed),
+    (r"(relative_attention_bias|pos_embedding\.embedding)\.weight$", _t5),
+    (r"pos_bias_u$", _transformer_xl),
+    (r"(?<!\w)(alibi_)?slopes$", _alibi),
+    (
+        r"^weight$|(?<![^._])(pe|wpe|embed_positions|gaussian_matrix|pos(ition(al)?)?_(emb|embed|embeddings?|encodings?))"
+        r"(\.emb)?(\.weight)?$",
+        _added,
+    ),
+)

@@ -1,0 +1,328 @@
+"""The line that `identify` names for the old modules of other projects."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import posenc
+from posenc import positions
+
+pytest.importorskip("transformers")
+pytest.importorskip("x_transformers")
+
+import transformers as hf
+from rotary_embedding_torch import RotaryEmbedding
+from transformers.models.cohere.modeling_cohere import CohereRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.sam2.configuration_sam2 import Sam2PromptEncoderConfig
+from transformers.models.sam2.modeling_sam2 import Sam2PositionalEmbedding
+from transformers.models.vit_mae.modeling_vit_mae import ViTMAEEmbeddings
+from transformers.models.whisper.modeling_whisper import sinusoids
+from x_transformers import x_transformers as xt
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}
+TEXT = SMALL | {"vocab_size": 9, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+T5 = {"d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2, "vocab_size": 9, "d_ff": 32}
+STAGES = {"image_size": 56, "embed_dim": 24, "depths": [1, 1], "num_heads": [2, 4]}
+
+
+def of(name, **options):
+    """Return a small model of transformers without weights of its own."""
+    config = getattr(hf, f"{name}Config")(**options)
+    return hf.AutoModel.from_config(config)
+
+
+def llama(**rope):
+    parameters = {"rope_type": "default", "rope_theta": 500000.0} | rope
+    return LlamaRotaryEmbedding(hf.LlamaConfig(hidden_size=128, num_attention_heads=2, rope_parameters=parameters))
+
+
+def mae():
+    peer = ViTMAEEmbeddings(hf.ViTMAEConfig(hidden_size=32, image_size=20, patch_size=4))
+    peer.initialize_weights()
+    return peer
+
+
+def ladder(width, base=10000.0):
+    return base ** (-torch.arange(0, width, 2) / width)
+
+
+def apply_rotary_emb(x, cos, sin):
+    """Rotate (batch, tokens, heads, dim) clockwise, as nanochat does."""
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos + b * sin, b * cos - a * sin), -1)
+
+
+class Tables(nn.Module):
+    """Tables by name, as buffers."""
+
+    def __init__(self, **tables):
+        super().__init__()
+        for name, table in tables.items():
+            self.register_buffer(name, table)
+
+
+class Sines(nn.Module):
+    def __init__(self, angles):
+        super().__init__()
+        self.register_buffer("pe", torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, None])
+
+
+class Axes(nn.Module):
+    """The widths and the base of a diffusion model's axes."""
+
+    def __init__(self, name, widths, theta):
+        super().__init__()
+        setattr(self, name, widths)
+        self.theta = theta
+
+
+class Turning(nn.Module):
+    """A rotation without a buffer, as a method."""
+
+    def apply_rope(self, x, positions):
+        cos, sin = (f(positions[:, None] * ladder(x.shape[-1])) for f in (torch.cos, torch.sin))
+        return torch.stack(
+            (x[..., ::2] * cos - x[..., 1::2] * sin, x[..., 1::2] * cos + x[..., ::2] * sin), -1
+        ).flatten(-2)
+
+
+class HeadsFirst(nn.Module):
+    """A rotation of (batch, heads, tokens, dim), as OLMo-core's, which keeps no buffer."""
+
+    def forward(self, q, k):
+        angles = (torch.arange(q.shape[2])[:, None] * ladder(q.shape[-1], 500000.0)).repeat(1, 2)
+        halves = (torch.cat((-b, a), -1) for a, b in (x.chunk(2, -1) for x in (q, k)))
+        return tuple(x * angles.cos() + half * angles.sin() for x, half in zip((q, k), halves, strict=True))
+
+
+def circles(*widths, rows=40, base=10000.0):
+    each = [torch.arange(rows)[:, None] * ladder(width, base) for width in widths]
+    return torch.polar(torch.ones(rows, sum(widths) // 2), torch.cat(each, 1))
+
+
+WAN = circles(44, 42, 42)
+ANGLES, CELL = torch.arange(300)[:, None] * ladder(64), torch.arange(40)
+PLAIN = "RoPE(head_dim=64, base=500000.0)"
+MODULES = {
+    "llama": (llama, PLAIN),
+    "a linear factor": (
+        lambda: llama(rope_type="linear", factor=4.0),
+        "RoPE(head_dim=64, inv_freq=lambda k: 500000.0 ** (-2 * k / 64) / 4.0)",
+    ),
+    "cohere": (
+        lambda: CohereRotaryEmbedding(hf.CohereConfig(hidden_size=128, num_attention_heads=2)),
+        "RoPE(head_dim=64, base=500000.0, pairing='interleaved')",
+    ),
+    "gpt-neox": (
+        lambda: of("GPTNeoX", **TEXT | {"hidden_size": 128}, rotary_pct=0.25),
+        "RoPE(head_dim=64, base=10000.0, rotary_dim=16)",
+    ),
+    "gpt-j": (
+        lambda: hf.GPTJModel(hf.GPTJConfig(n_embd=64, n_head=2, n_layer=1, rotary_dim=16, vocab_size=9)),
+        "RoPE(head_dim=32, rotary_dim=16, pairing='interleaved')",
+    ),
+    "lucidrains": (
+        lambda: nn.ModuleDict({"layer": RotaryEmbedding(dim=64)}),
+        "RoPE(head_dim=64, base=10000.0, pairing='interleaved')",
+    ),
+    "a method": (Turning, "RoPE(head_dim=64, base=10000.0, pairing='interleaved')"),
+    "olmo-core": (HeadsFirst, PLAIN),
+    "torchtitan": (
+        lambda: Tables(freqs_cis=circles(64, base=5e5)),
+        "RoPE(head_dim=64, base=500000.0, pairing='interleaved')",
+    ),
+    "nanochat": (
+        lambda: Tables(cos=ANGLES.cos().bfloat16()[None, :, None], sin=ANGLES.sin().bfloat16()[None, :, None]),
+        "RoPE(head_dim=64, inv_freq=lambda k: -(10000.0 ** (-2 * k / 64)))",
+    ),
+    "wan": (
+        lambda: Tables(freqs=WAN),
+        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')",
+    ),
+    "wan of diffusers": (
+        lambda: Tables(freqs_cos=WAN.real.repeat_interleave(2, 1), freqs_sin=WAN.imag.repeat_interleave(2, 1)),
+        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')",
+    ),
+    "flux": (
+        lambda: Axes("axes_dim", [16, 56, 56], 10_000),
+        "AxialRoPE(head_dim=128, widths=(16, 56, 56), base=10000.0, pairing='interleaved')",
+    ),
+    "hunyuan video": (
+        lambda: nn.Sequential(Axes("rope_dim", (16, 56, 56), 256.0)),
+        "AxialRoPE(head_dim=128, widths=(16, 56, 56), base=256.0, pairing='interleaved')",
+    ),
+    "sam 2, memory": (
+        lambda: Tables(freqs_cis=torch.cat((circles(32)[CELL % 5], circles(32)[CELL // 5]), 1)),
+        "AxialRoPE(head_dim=64, base=10000.0, pairing='interleaved')  # at positions (column, row)",
+    ),
+    "dinov3": (
+        lambda: Tables(periods=100.0 ** (torch.arange(16) / 16)),
+        "AxialRoPE(head_dim=64, inv_freq=lambda k: 2 * math.pi * 100.0 ** (-4 * k / 64))"
+        "  # at positions.unit_grid(rows, columns)",
+    ),
+    "dinov3 of transformers": (
+        lambda: of("DINOv3ViT", **SMALL | {"hidden_size": 128}),
+        "AxialRoPE(head_dim=64, inv_freq=lambda k: 2 * math.pi * 100.0 ** (-4 * k / 64))",
+    ),
+    "t5, encoder": (lambda: of("T5", **T5).encoder, "T5(n_heads=4, bidirectional=True, score_scale=1.0)"),
+    "t5, decoder": (lambda: of("T5", **T5).decoder, "T5(n_heads=4, score_scale=1.0)"),
+    "umt5": (lambda: of("UMT5", **T5).encoder, "T5(n_heads=4, bidirectional=True, score_scale=1.0)"),
+    "swin": (lambda: of("Swin", **STAGES, window_size=7).encoder.layers[1], "Swin(n_heads=4, window=(7, 7))"),
+    "swin v2": (
+        lambda: of("Swinv2", **STAGES | {"image_size": 64}, window_size=8).encoder.layers[0],
+        "SwinV2(n_heads=2, window=(8, 8))  # attend(scale=1.0)",
+    ),
+    "sam, prompts": (
+        lambda: Sam2PositionalEmbedding(Sam2PromptEncoderConfig(hidden_size=32)),
+        "GaussianFourier(d_model=32, n_axes=2, extent=1.0, matrix=old.positional_embedding)",
+    ),
+    "vit": (lambda: of("ViT", **SMALL), "Learned2D(d_model=32, height=14, width=14, n_prefix=1)"),
+    "mae": (mae, "SinusoidalND(d_model=32, order='concatenated')  # at positions.grid(5, 5).flip(-1)"),
+    "sam, prompts of the authors": (
+        lambda: Tables(positional_encoding_gaussian_matrix=torch.randn(2, 16)),
+        "GaussianFourier(d_model=32, n_axes=2, extent=1.0, matrix=old.positional_encoding_gaussian_matrix)",
+    ),
+    "whisper, encoder": (
+        lambda: Tables(positional_embedding=sinusoids(50, 16)),
+        "Sinusoidal(d_model=16, order='concatenated', exponent='tensor2tensor')",
+    ),
+    "bert": (lambda: of("Bert", **TEXT), "Learned(d_model=32, max_len=512)"),
+    "gpt-2": (
+        lambda: hf.GPT2Model(hf.GPT2Config(n_embd=32, n_head=2, n_layer=1, vocab_size=9)),
+        "Learned(d_model=32, max_len=1024)",
+    ),
+    "an embedding": (lambda: nn.Embedding(64, 8), "Learned(d_model=8, max_len=64)"),
+    "textbooks": (lambda: Sines(torch.arange(50)[:, None] * ladder(16)), "Sinusoidal(d_model=16)"),
+    "x-transformers, t5": (
+        lambda: xt.Decoder(dim=32, depth=1, heads=2, attn_dim_head=16, rel_pos_bias=True),
+        "T5(n_heads=2)  # with weight * 4",
+    ),
+    "x-transformers, alibi": (
+        lambda: xt.Decoder(dim=48, depth=1, heads=6, attn_dim_head=8, alibi_pos_bias=True, alibi_num_heads=6),
+        "ALiBi(n_heads=6)",
+    ),
+    "conformer": (
+        lambda: of(*("Wav2Vec2Conformer",), **SMALL, conv_dim=[8] * 7, position_embeddings_type="relative").encoder,
+        "TransformerXL(d_model=32, n_heads=2, head_dim=16, order='alternating')",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODULES)
+def test_the_line_of_an_old_module(name):
+    make, line = MODULES[name]
+    module = make()
+    found = posenc.identify(module, head_dim=64 if name in ("a method", "lucidrains", "olmo-core") else None)
+    assert found.line == f"posenc.{line}"
+    assert found.is_known
+    assert isinstance(eval(found.line, {"posenc": posenc, "math": math, "old": module}), posenc.Encoding)
+
+
+def test_a_model_has_a_line_for_each_kind_of_module():
+    found = posenc.identify(of("Whisper", d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                               decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32))  # fmt: skip
+    sines = "posenc.Sinusoidal(d_model=64, order='concatenated', exponent='tensor2tensor')"
+    assert found.line.splitlines() == [
+        f"encoder.embed_positions.weight: {sines}",
+        "decoder.embed_positions.weight: posenc.Learned(d_model=64, max_len=448)",
+    ]
+    sam = of("SamVision", **SMALL, image_size=128, window_size=4, global_attn_indexes=[1], mlp_dim=32)
+    assert posenc.identify(sam).line.splitlines() == [
+        "vision_encoder.pos_embed: posenc.Learned2D(d_model=32, height=8, width=8)",
+        "vision_encoder.layers.*.attn.rel_pos_h: posenc.Decomposed2D(head_dim=16, size=(4, 4))",
+        "vision_encoder.layers.1.attn.rel_pos_h: posenc.Decomposed2D(head_dim=16, size=(8, 8))",
+    ]
+
+
+def test_a_buffer_alone_shows_neither_pairing_nor_direction():
+    (why,) = posenc.identify(Tables(inv_freq=ladder(64))).unknown
+    assert why.startswith("pairing and direction, which a buffer does not show")
+
+
+class Mixed(Tables):
+    """A rotation whose two steps do not pair the same dimensions."""
+
+    def forward(self, x, positions):
+        angles = positions[:, None] * self.inv_freq
+        cos, sin = (f(angles).repeat_interleave(2, -1) for f in (torch.cos, torch.sin))
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def test_a_wrong_rotation_gets_no_line():
+    found = posenc.identify(Mixed(inv_freq=ladder(32)), head_dim=32)
+    assert (found.line, found.pairing) == (None, None)
+    assert any("pairs are not only rotated" in why for why in found.unknown)
+
+
+def test_a_module_without_positions_is_not_named():
+    found = posenc.identify(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    assert (found.is_known, found.line) == (False, None)
+    assert found.unknown
+
+
+def test_the_lines_of_functions():
+    x = torch.randn(1, 2, 9, 32)
+    rope = posenc.RoPE(head_dim=32, rotary_dim=16, rotary_side="last", base=777.0, attention_factor=1.25)
+    found = posenc.identify(rope)
+    assert (
+        found.line == "posenc.RoPE(head_dim=32, base=777.0, rotary_dim=16, rotary_side='last', attention_factor=1.25)"
+    )
+    for own in (
+        rope,
+        posenc.ProportionalRoPE(head_dim=32, share=0.25),
+        posenc.RoPE(head_dim=32, inv_freq=[1 / (k + 1) for k in range(16)]),
+    ):
+        found = posenc.identify(own)
+        ours, place = eval(found.line, {"posenc": posenc, "found": found}), positions.arange(9)
+        torch.testing.assert_close(*(e.rotate(x, x, e.place(place))[0] for e in (ours, own)), atol=1e-5, rtol=0)
+    assert posenc.identify(lambda n: [2 ** (-8 * (h + 1) / n) for h in range(n)], "slopes_fn").line == (
+        "posenc.ALiBi(n_heads=n_heads, slopes='geometric')"
+    )
+    bucket = posenc.T5(n_heads=1, bidirectional=True, max_distance=256).bucket
+    assert posenc.identify(lambda distance: bucket(-distance), "bucket_fn").line == (
+        "posenc.T5(n_heads=n_heads, n_buckets=32, max_distance=256, bidirectional=True)"
+    )
+
+
+AXES = {  # what computes angles or rotates over several axes, and the line
+    "flux": {"head_dim": 128, "widths": (16, 56, 56), "pairing": "interleaved"},
+    "hunyuan video": {"head_dim": 128, "widths": (16, 56, 56), "base": 256.0},
+    "even axes": {"head_dim": 48, "n_axes": 3},
+    "dealt": {"head_dim": 32, "spectrum": "dealt", "pairing": "interleaved"},
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_the_line_of_a_rotation_over_several_axes(name):
+    own = posenc.AxialRoPE(**AXES[name])
+    pos, x = torch.randint(20, (9, own.n_axes)), torch.randn(1, 2, 9, own.head_dim)
+    turns = posenc.identify(lambda x, at: own.rotate(x, x, own.place(at))[0], "rope_axes_fn", head_dim=own.head_dim)
+    ours = eval(turns.line, {"posenc": posenc})
+    torch.testing.assert_close(*(e.rotate(x, x, e.place(pos))[0] for e in (ours, own)))
+    if own.n_axes == 3:
+        angles = posenc.identify(lambda position_ids: position_ids.T.double() @ own.frequencies(), "mrope_fn")
+        torch.testing.assert_close(eval(angles.line, {"posenc": posenc}).frequencies(), own.frequencies())
+
+
+def test_the_line_of_axes_that_alternate():
+    own = posenc.MRoPE(head_dim=128, sections=(24, 20, 20), layout="interleaved")
+    found = posenc.identify(lambda position_ids: position_ids.T.double() @ own.frequencies(), "mrope_fn")
+    assert torch.equal(eval(found.line, {"posenc": posenc, "found": found}).frequencies(), own.frequencies())
+    clockwise = posenc.identify(lambda x, at: own.rotate(x, x, own.place(-at))[0], "rope_axes_fn", head_dim=128)
+    assert clockwise.line is None
+
+
+def test_axes_that_pair_within_their_own_dimensions_are_not_named():
+    rope = posenc.RoPE(head_dim=16)
+
+    def each(x, at):
+        parts = zip(x.chunk(2, -1), at.unbind(-1), strict=True)
+        return torch.cat([rope.rotate(part, part, rope.place(pos))[0] for part, pos in parts], -1)
+
+    found = posenc.identify(each, "rope_axes_fn", head_dim=32)
+    assert (found.line, found.is_known) == (None, False)
