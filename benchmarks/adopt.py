@@ -159,7 +159,7 @@ def padded() -> Iterator[Row]:
 def windows() -> Iterator[Row]:
     """Compare windows of images: Swin with a shifted mask, SAM's decomposed bias, compiled Swin v2."""
     heads, width = 3, 32
-    for side, n_windows in ((7, 16), (8, 4), (12, 4), (16, 4)):
+    for side, n_windows in ((7, 16), (8, 16), (12, 4), (16, 4)):
         n = side * side
         q, k, v = (t.requires_grad_() for t in torch.randn(3, n_windows, heads, n, width))
         pos, swin = positions.grid(side, side), posenc.Swin(n_heads=heads, window=(side, side))

@@ -117,7 +117,9 @@ def watching(see: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:
 
 
 def is_known(length: int) -> bool:
-    """Whether a length is a number, not a compiler's symbol."""
+    """Whether a length is a number, not a compiler's symbol nor a tensor of `torch.jit.trace`."""
+    if torch.jit.is_tracing():
+        return False
     from torch.fx.experimental import symbolic_shapes  # slow to import
 
     for name in ("has_static_value", "is_concrete_int"):  # the first exists since 2.8

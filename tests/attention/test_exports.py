@@ -75,6 +75,16 @@ def test_open_lengths_are_exported_once_for_all(name: str, options: dict[str, An
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", ["rope", "t5", "alibi", "shaw"])
+def test_a_trace_is_right_at_other_lengths(name: str) -> None:
+    step = Step(made(name))
+    traced = torch.jit.trace(step, given(N, N)[:3], check_trace=False)
+    for n in LENGTHS:
+        arguments = given(n, n)[:3]  # a trace computes the scale, 1 / √d, in float32
+        torch.testing.assert_close(traced(*arguments), step(*arguments), rtol=0, atol=1e-6)
+
+
 CASES: dict[str, tuple[str, tuple[int, int], list[Any]]] = {
     "padding and documents by row": ("t5", (N, N), [{2: KEYS}, {2: KEYS}, {2: KEYS}, {3: KEYS}, {1: KEYS}]),
     "numbers by query": ("alibi", (N, N), [{2: KEYS}, {2: KEYS}, {2: KEYS}, {2: KEYS, 3: KEYS}, None]),

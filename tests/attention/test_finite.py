@@ -182,3 +182,37 @@ def test_looking_takes_no_copy(dtype):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
         assert finite._finite(k, v)
     assert max(event.cpu_memory_usage for event in seen.events()) < k.nbytes / 8
+
+
+@pytest.mark.parametrize("huge", [1e30, 3e38])
+@pytest.mark.parametrize("name", ["rope", "t5", "shaw"])
+@pytest.mark.parametrize("backend", ["sdpa", "blocked", "reference"])
+def test_huge_numbers_where_no_query_sees_them(backend, name, huge):
+    """Finite, but their products are not: they change neither the result nor its gradients."""
+    encoding, found = ENCODINGS[name].float(), []
+    for filled in (0.0, huge):
+        given = [t[:, :, :40].clone() for t in drawn(torch.float32)]
+        for t in given[1:]:
+            t[:, :, :9] = filled
+        for t in given:
+            t.requires_grad_()
+        mask = torch.arange(40).expand(1, 1, 1, 40) >= 9
+        out = posenc.attend(*given, encoding, positions.arange(40), mask=mask, causal=False, backend=backend)
+        found.append([out, *torch.autograd.grad(out.square().sum(), given)])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_bias_without_numbers_for_hidden_pairs():
+    """A logarithm of the distance to earlier keys has none for later ones."""
+
+    class Logarithm(posenc.Bias):
+        def at(self, h, q, k):
+            return -torch.log1p((q - k).double())
+
+    q, k, v = drawn()
+    pos = positions.arange(N)
+    bias = -torch.log1p((pos[:, None] - pos).double().where(pos <= pos[:, None], torch.inf))
+    scores = q @ k.repeat_interleave(2, 1).mT * 8**-0.5 + bias
+    wanted = scores.softmax(-1) @ v.repeat_interleave(2, 1)
+    for mask in (None, torch.ones(1, 1, 1, N, dtype=torch.bool)):
+        torch.testing.assert_close(posenc.attend(q, k, v, Logarithm(n_heads=4), pos, mask=mask), wanted)

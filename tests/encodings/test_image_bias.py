@@ -33,6 +33,25 @@ def test_a_pair_further_apart_than_the_table_is_an_error(encoding, name, far):
     assert bias_of(encoding, torch.tensor([[100, 50], [98, 46]])).isfinite().all()  # where they stand is all the same
 
 
+def test_where_nobody_looks_a_whole_window_has_few_differences(monkeypatch):
+    """Of 225 pairs; other sizes run the network for each pair, so that any positions are right."""
+    encoding, window, wide = posenc.SwinV2(n_heads=2, window=(3, 5)), positions.grid(3, 5), 3 * positions.grid(2, 6)
+    wanted, network, ran = [encoding.dense(pos) for pos in (window, wide)], posenc.SwinV2._network, []
+
+    def counted(self, h, along):
+        ran.append(torch.broadcast_shapes(*(d.shape for d in along)).numel())
+        return network(self, h, along)
+
+    monkeypatch.setattr(posenc.SwinV2, "_network", counted)
+    monkeypatch.setattr(positions, "may_look", lambda _: False)
+    for pos, exact, n in zip((window, wide), wanted, (5 * 9, 12 * 12), strict=True):
+        torch.testing.assert_close(encoding.dense(pos), exact)
+        assert ran.pop() == n
+    for axis in range(2):
+        with pytest.raises(IndexError, match="out of bounds"):
+            encoding.dense(window + (window == window[-1])[:, [axis]] * torch.eye(2).long()[axis])
+
+
 @pytest.mark.parametrize(("encoding", "name"), WINDOWED)
 def test_where_nobody_looks_a_wrong_pair_meets_the_look_ups_own_check(encoding, name, monkeypatch):
     """Row 0, column 5 would be another pair's cell of the flat table."""

@@ -49,7 +49,9 @@ def given(batch: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tenso
 
 
 def export(module: nn.Module, args: tuple[Any, ...], shapes: Any, how: str = "not strict") -> Any:
-    """Export, write, read, and return the module: what somebody else would run."""
+    """Export, write, read, and return the module: what somebody else would run; or what `torch.jit.trace` returns."""
+    if how == "traced":
+        return torch.jit.trace(module, args, check_trace=False)
     file = io.BytesIO()
     torch.export.save(torch.export.export(module, args, dynamic_shapes=shapes, strict=STRICT[how]), file)
     file.seek(0)
@@ -61,10 +63,11 @@ def exact(rope: posenc.RoPE, q: Tensor, k: Tensor, pos: Tensor) -> list[Tensor]:
     return [turned(rope, x, pos) for x in (q, k)]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("what", "batched", "how"),
-    [("half", True, "strict"), ("learned", False, "strict")]
+    [("half", True, "strict"), ("learned", False, "strict"), ("half", False, "traced"), ("last", True, "traced")]
     + [(what, i % 2 == 0, "not strict") for i, what in enumerate((*TURNS, "half"))],
 )
 def test_place_and_rotate_at_any_batch_and_length(what: str, batched: bool, how: str) -> None:

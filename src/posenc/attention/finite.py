@@ -26,12 +26,13 @@ def without_nonfinite(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "bat
 
     For fused kernels on a GPU, return the call as it is: reading k and v would take about as long as the kernel.
     """
-    k, v, causal = call.k.detach(), call.v.detach(), call.causal and call.shape[2] > 1
+    k, v, causal = call.k, call.v, call.causal and call.shape[2] > 1
     if not (causal or call.mask is not None or call.window is not None or call.document_ids is not None):
         return call, None  # every query sees every key
     readable = may_look(k) and may_look(v) and may_look(call.q)
-    if readable and _tame(call.q.detach(), k, v):
+    if readable and _tame(call.q, k, v):
         return replace(call, tame=True), None
+    k, v = k.detach(), v.detach()
     if (readable and _finite(k, v)) or (backend in KERNELS and k.device.type != "cpu"):
         return call, None
     bad = ~(k.isfinite().all(-1) & v.isfinite().all(-1))
@@ -48,7 +49,7 @@ def without_nonfinite(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "bat
 
 def _tame(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether no product of a query and a key, nor any sum of values, can leave the range of float32."""
-    of_q, of_k, of_v = (float(torch.linalg.vector_norm(t)) for t in (q, k, v))
+    of_q, of_k, of_v = [float(torch.linalg.vector_norm(t.detach())) for t in (q, k, v)]
     return of_q * of_k < TAME and of_v < TAME
 
 

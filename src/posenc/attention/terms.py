@@ -58,12 +58,13 @@ class Formed:
         first = 2 * self.reads_qk
         parts, learned = tensors[first : first + self.n_parts], tensors[first + self.n_parts :]
         placed, k_placed = self.leaf.placed, self.leaf.k_placed
-        compiling = torch.compiler.is_compiling()  # then no block is computed twice, and no tensor is replaced
-        if not compiling:
+        # in a graph no block is computed twice, and no tensor is replaced
+        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not traced:
             placed, k_placed = with_parts((placed, k_placed), parts)
         placed = placed.rows(block.begin, block.end, block.batch)
         k_placed = k_placed.rows(block.first, block.last, block.batch)
-        if compiling:
+        if traced:
             return BiasModule(self.leaf.encoding)(q, k, placed, k_placed, *scores)  # type: ignore[no-any-return]
         named = {f"encoding.{name}": t for name, t in zip(self.names, learned, strict=True)}
         module = BiasModule(shared_copy(self.leaf.encoding))

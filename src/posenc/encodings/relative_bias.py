@@ -74,7 +74,7 @@ class RelativeBias(Bias):
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return W[h, clip(distance)] of each head, like `at` but by whole rows."""
         row = distance.long().clamp(-self.max_distance, self.max_distance) + self.max_distance
-        return wide(self.weight)[self._heads(distance.device)].index_select(1, row)
+        return wide(self.weight).narrow(0, *self.held).index_select(1, row)
 
     def reset_parameters(self) -> None:
         """Draw the numbers from N(0, 0.02)."""

@@ -58,6 +58,7 @@ class SwinV2(Bias):
     Raises:
         ValueError: A size is below 1.
         TypeError: A size is not an integer.
+        IndexError: Where values cannot be read (in compiled code), as many tokens as a window has are not within one.
 
     >>> swin = SwinV2(n_heads=1, window=(1, 8), width=1)
     >>> with torch.no_grad(): _ = [p.fill_(1.0) for p in swin.parameters()]
@@ -88,7 +89,7 @@ class SwinV2(Bias):
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return 16 σ(w2_h · relu(W1 δ + b1))."""
-        return tabulated(self._network, h, (q[0] - k[0], q[1] - k[1]))
+        return tabulated(self._network, h, (q[0] - k[0], q[1] - k[1]), self.window)
 
     def _network(self, h: Tensor, along: Sequence[Tensor]) -> Tensor:
         trained = self.pretrained_window or self.window

@@ -99,10 +99,11 @@ class T5(Bias):
         """Return the bucket of each distance (query minus key; behind is positive)."""
         behind = distance.abs() if self.bidirectional else distance.clamp(min=0)
         exact = (self.n_buckets // 2 if self.bidirectional else self.n_buckets) // 2
-        bucket = behind.clamp(max=exact)
         if is_plain(distance):
-            bucket = bucket + torch.bucketize(behind, behind.new_tensor(self._edges[1:]), right=True)
+            edges = (*range(1, exact + 1), *self._edges[1:])
+            bucket = torch.bucketize(behind, behind.new_tensor(edges), right=True)
         else:
+            bucket = behind.clamp(max=exact)
             for edge in self._edges[1:]:  # the same by comparisons only, which a score_mod can trace
                 bucket = bucket + (behind >= edge)
         return bucket + (distance < 0) * (self.n_buckets // 2) if self.bidirectional else bucket
@@ -113,7 +114,7 @@ class T5(Bias):
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return W[bucket(distance)] of each head, like `at` but by whole rows."""
-        rows = wide(self.weight).T[self._heads(distance.device)]
+        rows = wide(self.weight).T.narrow(0, *self.held)
         return rows.index_select(1, self.bucket(distance.long()))
 
     def score_scale(self, head_dim: int) -> float:

@@ -181,7 +181,8 @@ def _begin(pos: Tensor) -> int | None:
     """Return the first of consecutive positions; None for others, or where values cannot be read."""
     if pos.ndim > 1 or pos.is_floating_point() or not may_look(pos):
         return None
-    return int(pos[0]) if bool((pos.diff() == 1).all()) else None
+    first = int(pos[0])
+    return first if torch.equal(pos, torch.arange(first, first + len(pos), device=pos.device)) else None
 
 
 def _single(parts: tuple[Any, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64, Shaped
@@ -10,12 +11,16 @@ from torch.nn import functional as F
 
 from posenc import positions
 from posenc.families.numbers import no_autocast, wide
+from posenc.private import is_known
 
 Network = Callable[[Tensor, Sequence[Tensor]], Tensor]
 
 
 def tabulated(
-    network: Network, h: Int64[Tensor, "..."], along: Sequence[Shaped[Tensor, "..."]]
+    network: Network,
+    h: Int64[Tensor, "..."],
+    along: Sequence[Shaped[Tensor, "..."]],
+    window: tuple[int, ...] | None = None,
 ) -> Float[Tensor, "..."]:
     """Return network(h, along), from a table of all integer distances in range if that is smaller.
 
@@ -26,20 +31,35 @@ def tabulated(
         network: A function of heads and the distance along each axis, which broadcast.
         h: Indices of heads.
         along: The distance along each axis.
+        window: The side along each axis of a window that may be whole. Where distances cannot be read and there are
+            as many tokens as in the window, the table is of its distances, and a larger one is out of bounds.
     """
     with no_autocast(h.device):
-        if not all(positions.may_look(d) and not d.is_floating_point() for d in along):
+        ends = _ends(along, window)
+        if ends is None:
             return network(h, along)
-        ends = [tuple(map(int, d.aminmax())) for d in along]
         counts = [high - low + 1 for low, high in ends]
         if math.prod(counts) >= torch.broadcast_shapes(*(d.shape for d in along)).numel():
             return network(h, along)
         axes = [torch.arange(low, high + 1, device=h.device) for low, high in ends]
         cells = network(h.reshape(-1, 1), [axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij")])
-        place: Tensor | int = 0
-        for d, (low, _), count in zip(along, ends, counts, strict=True):
+        place: Any = 0
+        for d, (low, high), count in zip(along, ends, counts, strict=True):
             place = place * count + (d - low)
+            if not positions.may_look(d):
+                place = torch.where((d >= low) & (d <= high), place, math.prod(counts) ** 2)
         return cells[torch.arange(h.numel(), device=h.device).view(h.shape), place]
+
+
+def _ends(along: Sequence[Tensor], window: tuple[int, ...] | None) -> list[tuple[int, int]] | None:
+    """Return the least and the greatest distance along each axis; None if they are fractions or unknown."""
+    if any(d.is_floating_point() for d in along):
+        return None
+    if all(positions.may_look(d) for d in along):
+        return [(int(low), int(high)) for low, high in (d.aminmax() for d in along)]
+    if window is None or not all(is_known(n) and n == math.prod(window) for n in along[0].shape[-2:]):
+        return None
+    return [(1 - side, side - 1) for side in window]
 
 
 def of_heads(

@@ -119,14 +119,14 @@ def may_look(t: Tensor) -> bool:
 
 def is_plain(t: Tensor) -> bool:
     """Return whether a tensor is plain memory that can be written in slices: not traced, compiled or transformed."""
-    if torch.compiler.is_compiling() or type(t) not in KINDS:
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(t) not in KINDS:
         return False
     return not is_wrapped(t)
 
 
 def all_plain(tensors: Iterable[Tensor]) -> bool:
     """Return whether all tensors are plain; state that they share is checked once."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     if within_transform():
         return all(map(is_plain, tensors))
