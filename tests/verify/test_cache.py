@@ -93,7 +93,7 @@ class Model(nn.Module):
             past = rule(held["seen"], n)
         p = past + torch.arange(n)
         if self.fault == "other speeds":  # as with another base, but for whole positions
-            return torch.where(torch.tensor(new), p, p + p // 3)
+            return torch.where(torch.tensor(new), p, p + p // 2)
         if self.fault == "table":
             return self.tables.setdefault(n, p)
         return self.beyond(p) if past else p
