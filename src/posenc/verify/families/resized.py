@@ -75,11 +75,11 @@ def judge(mixed: Sequence[Mixed], rule: Rule | None, case: dict[str, Any]) -> st
     if all(one.fits(rule) for one in resized):
         return ""
     if all(Mixed(one.entries.T, one.image).fits(rule) for one in resized):
-        words = "as its transpose: rows and columns of the table are exchanged on the way to interpolation"
-        raise finding("learned.grid.interpolated_wrong", case, words=f"a table is interpolated {words}")
+        how = "as its transpose: rows and columns of the table are exchanged on the way to interpolation"
+        raise finding("learned.grid.interpolated_wrong", case, words=f"a table is interpolated {how}")
     first = next(one for one in resized if not one.fits(rule))
     (rows, columns), (h, w) = first.entries.shape, first.image.shape
-    words: dict[str, Any] = {"used": used, "asked": rule, "table": f"{rows} x {columns}", "image": f"{h} x {w}"}
+    words = {"used": used, "asked": rule, "table": f"{rows} x {columns}", "image": f"{h} x {w}"}
     raise finding("learned.interpolation.rule", case, **words)
 
 
