@@ -79,7 +79,7 @@ def judge(mixed: Sequence[Mixed], rule: Rule | None, case: dict[str, Any]) -> st
         raise finding("learned.grid.interpolated_wrong", case, words=f"a table is interpolated {how}")
     first = next(one for one in resized if not one.fits(rule))
     (rows, columns), (h, w) = first.entries.shape, first.image.shape
-    words = {"used": used, "asked": rule, "table": f"{rows} x {columns}", "image": f"{h} x {w}"}
+    words: dict[str, Any] = {"used": used, "asked": rule, "table": f"{rows} x {columns}", "image": f"{h} x {w}"}
     raise finding("learned.interpolation.rule", case, **words)
 
 
