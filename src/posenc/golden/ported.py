@@ -11,7 +11,7 @@ from posenc.golden.writing import Array
 from posenc.verify.engine import Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Model
 from posenc.verify.families import rotation_read
-from posenc.verify.families.axes import MRope
+from posenc.verify.families.mrope import MRope
 from posenc.verify.families.rotation import Rotation
 from posenc.verify.families.rotation_asked import KINDS, LENGTH
 from posenc.verify.families.rotation_calls import Ask, Places

@@ -15,7 +15,8 @@ from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import unrotated
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.axes import FAR, LADDERS, Angles, MRope, keeps_nothing, places, shares, speeds
+from posenc.verify.families.axes import FAR, LADDERS, Angles, keeps_nothing, places, shares, speeds
+from posenc.verify.families.mrope import MRope
 
 SIZES = ((3, 5), (4, 2), (1, 6), (7, 1), (4, 6), (19, 40), (70, 3))
 TURNED = SIZES[0][::-1]  # as many patches as in the first one
