@@ -108,7 +108,7 @@ def test_given_numbers_are_kept_as_they_are_given():
 def test_a_position_beyond_the_last_is_refused_before_the_author_sees_it():
     rows = mypkg.Rows(d_model=4, max_len=8)
     for pos in (8, -1):
-        with pytest.raises(ValueError, match=r"Rows: positions must lie in 0\.\.7, because it was made with max_len=8"):
+        with pytest.raises(ValueError, match=r"Rows: positions must lie in 0\.\.7, because it has max_len=8"):
             rows.place(torch.tensor([0, pos]))
 
 

@@ -238,7 +238,7 @@ class Encoding(nn.Module):
                 "Pass pos.long()."
             )
         if self.max_len is not None and self.n_axes == 1:
-            why = f"it was made with max_len={self.max_len}"
+            why = f"it has max_len={self.max_len}"
             positions.check_range(checked, self.max_len, self.name, why, start=self._first_pos)
             if not positions.may_look(checked):  # beyond the table, where the index kernel raises
                 checked = torch.where((checked >= self._first_pos) & (checked < self.max_len), checked, self.max_len)

@@ -181,6 +181,7 @@ def test_a_scaling_in_another_spelling_is_never_passed_over(source, key):
 NEUTRAL = [{"use_scaled_rope": False}, {"rope_ratio": 1}, {"yarn": None}, {"rope_factor": 1}, {"use_logn_attn": False}]
 NEUTRAL += [{"rope": True, "alibi": False, "alibi_bias_max": 8.0}, {"rope_full_precision": True}, {"rope_3d": False}]
 NEUTRAL += [{"rope_impl": "torch"}, {"position_embedding": "rope"}, {"nope": False}]
+NEUTRAL += [{"properties": {"a": 1}}, {"interleave_moe_layer_step": 2}, {"drop_europe": True}, {"tie_rotary": True}]
 NEUTRAL += [{"attn_config": {"rope": True, "rope_theta": 1e4, "alibi": False}}]
 
 
@@ -235,6 +236,14 @@ def test_what_only_their_code_reads_is_never_passed_over(source, key):
 @pytest.mark.parametrize("source", [MPT, {**NOMIC, "rotary_emb_base": 1000}, VL2, ZAMBA, META, SCOUT])
 def test_nothing_is_found_in_what_is_read_as_in_their_code(source):
     assert judge(source, pairing="half").findings == ()
+
+
+@pytest.mark.parametrize("key", ["head_size", "hidden_size_per_head", "kv_channels"])
+def test_a_known_type_reads_no_width_of_other_code(key):
+    """Llama's class in transformers divides the width of the model by the heads."""
+    known = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e4}
+    assert inspection.inspect(known | {key: 32})["layers"][0]["head_dim"] == 16
+    assert inspection.inspect({**known, "model_type": "mine", key: 32}, pairing="half")["layers"][0]["head_dim"] == 32
 
 
 def test_without_latent_attention_the_pairing_is_llama_s():

@@ -291,7 +291,7 @@ def test_placing_without_distances_is_refused():
 
 @pytest.mark.parametrize("pos", [[0, 4], [-1, 0]])
 def test_a_node_that_is_not_there_is_refused(pos):
-    with refuses(ValueError, "Graphormer: positions must lie in 0..3, because it was made with max_len=4"):
+    with refuses(ValueError, "Graphormer: positions must lie in 0..3, because it has max_len=4"):
         graphormer().on(RING).place(torch.tensor(pos))
 
 

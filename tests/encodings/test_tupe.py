@@ -90,7 +90,7 @@ def test_forms_no_product_lane_by_lane() -> None:
 
 def test_errors() -> None:
     for pos in (torch.tensor([0, 20]), torch.tensor([[-1, 3]])):
-        with refuses(ValueError, "TUPE: positions must lie in 0..19, because it was made with max_len=20"):
+        with refuses(ValueError, "TUPE: positions must lie in 0..19, because it has max_len=20"):
             exact().place(pos)
     for name in ("n_heads", "head_dim", "max_len"):
         with refuses(ValueError, f"TUPE: {name} must be at least 1; got {name}=0"):

@@ -13,12 +13,14 @@ _INNER = ("text_config", "thinker_config", "language_config", "llm_config", "vlm
 _STACKS = (("encoder", "decoder"), ("encoder_config", "decoder_config"))
 _SIZES = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
-    "n_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_num_attention_heads"),
+    "n_heads": ("num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"),
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "decoder_num_hidden_layers", "num_layers"),
-    "head_dim": ("head_dim", "attention_head_dim", "kv_channels", "head_size", "hidden_size_per_head"),
+    "head_dim": ("head_dim", "attention_head_dim"),
     "max_len": ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
     "window": ("sliding_window", "attention_window_size", "local_attention", "sliding_window_size"),
 }
+# in files for code that is not in transformers, whose types do not read these keys (JetMoe reads one)
+_FOREIGN = {"n_heads": ("num_heads",), "head_dim": ("kv_channels", "head_size", "hidden_size_per_head")}
 _MOST = {"hidden_size": 1 << 24, "n_heads": 1 << 16, "n_layers": 10_000, "head_dim": 8192}
 
 
@@ -112,7 +114,8 @@ class Model:
             TypeError: It is not an integer.
             ValueError: It is not positive, or larger than in any model.
         """
-        for key in _SIZES[name]:
+        foreign = () if self.is_known and self.name != "jetmoe" else _FOREIGN.get(name, ())
+        for key in (*_SIZES[name], *foreign):
             if self.fields.get(key) is not None:
                 return values.integer(WHO, key, self.fields[key], high=_MOST.get(name, values.LONGEST))
         if default is not None:

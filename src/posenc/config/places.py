@@ -26,7 +26,7 @@ _ELSEWHERE = re.compile(
     r"initial_context|logn|long_context|interpolated_rotary|(rope|rotary)\w*interleaved$|^nope_|_nope_layer"
 )
 # in files for other code: whatever else is about a rotation, and is no length
-_UNKNOWN = re.compile(rf"{_ELSEWHERE.pattern}|^(?!.*(len|max_)).*(rope|rotary|rotate|xpos|position_enc|interleave)")
+_UNKNOWN = re.compile(rf"{_ELSEWHERE.pattern}|^(?!.*(len|max_)).*(^|_)(rope|rotary(?!$)|rotate|xpos|position_enc)")
 _OTHER_RULE = re.compile("yarn|ntk|linear|dynamic|llama3|longrope|xpos|alibi|2d|3d|interleav")  # in their values
 # parts of a file about attention, as MPT's attn_config
 _PART = re.compile(r"attn|attention|position")
