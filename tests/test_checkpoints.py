@@ -423,8 +423,9 @@ def test_umt5_and_wan():
 def test_tables_of_x_transformers():
     learned = xt.AbsolutePositionalEmbedding(16, 9)
     bias = xt.RelativePositionBias(scale=8**0.5, causal=False, heads=2)
-    after = module(pos_emb=posenc.Learned(d_model=16, max_len=9), rel_pos=posenc.T5(n_heads=2, bidirectional=True))
-    state = module(pos_emb=learned, rel_pos=bias).state_dict()
+    t5 = module(rel_pos=posenc.T5(n_heads=2, bidirectional=True))
+    after = module(pos_emb=posenc.Learned(d_model=16, max_len=9), attn_layers=t5)
+    state = module(pos_emb=learned, attn_layers=module(rel_pos=bias)).state_dict()
     load("Tables of x-transformers", after, state, d_model=16, head_dim=8)
     same(after.pos_emb.vectors(torch.arange(7)), learned(torch.zeros(1, 7, 16)))
-    same(after.rel_pos.dense(torch.arange(40))[0], bias(40, 40))
+    same(t5.rel_pos.dense(torch.arange(40))[0], bias(40, 40))
