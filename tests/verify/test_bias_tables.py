@@ -179,8 +179,19 @@ class T5(nn.Module):
 class Scaled(T5):
     """The same, divided by the root of a head_dim of 64."""
 
+    def __init__(self, *, by=1 / 8, **options):
+        super().__init__(**options)
+        self.by = by
+
     def forward(self, heads, q, k):
-        return super().forward(heads, q, k) / 8
+        return super().forward(heads, q, k) * self.by
+
+
+class ScaledScores(Scaled):
+    """Scores with a scaled row."""
+
+    def forward(self, score, batch, head, q, k):
+        return score + self.table(past(k - q))[..., head] * self.by
 
 
 def hidden(module, change=lambda t, q, k: t):
@@ -240,7 +251,9 @@ TABLES = {
     "empty": (hidden(T5(), lambda t, q, k: t * 0), ENCODER, "cannot_tell", ""),
     "other sign": (T5(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
     "always 64": (hidden(T5(md=64)), ENCODER, "fail", "t5.bucket.max_distance_hardwired"),
-    "scaled": (Scaled(), ENCODER, "fail", "t5.scale.applied_to_bias"),
+    "scaled": (Scaled(), ENCODER, "equivalent", ""),
+    "scaled, other sign": (Scaled(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
+    "scaled by -1": (Scaled(by=-1), ENCODER, "fail", "t5.scale.applied_to_bias"),
     "heads viewed": (viewed(hidden(T5())), ENCODER, "fail", "t5.bias.heads_viewed"),
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),
     "dropped": (hidden(T5(False), lambda t, q, k: t * (q > 1)), DECODER, "fail", "t5.decode.bias_dropped"),
@@ -279,6 +292,7 @@ def test_score_mods_of_a_table():
     table = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
     spec = {**DECODER, "heads": 4}
     judged(lambda s, b, h, q, k: s + table[past(k - q), h], "score_mod", spec, "pass", "")
+    judged(ScaledScores(), "score_mod", spec, "fail", "t5.scale.applied_to_bias")
     judged(lambda s, b, h, q, k: s + 0 * table[past(k - q), h], "score_mod", spec, "cannot_tell", "")
     for words, change in (
         ("the score is lost", lambda s, bias: bias),
@@ -299,6 +313,8 @@ def test_what_is_not_judged_of_a_table():
     report = judged(hidden(T5()), "bias_fn", ENCODER, "pass", "")
     assert report.not_judged == (fewer, "which row of the table belongs to a distance: the table is not visible")
     assert judged(T5(), "bias_fn", ENCODER, "pass", "").not_judged == (fewer,)
+    because = judged(Scaled(), "bias_fn", ENCODER, "equivalent", "").because
+    assert because == "the bias is 0.125 times the rows of the table, right if the scores are scaled likewise"
     alike = judged(hidden(T5(), lambda t, q, k: t[:1].expand_as(t)), "bias_fn", ENCODER, "pass", "")
     assert "whether each head has a bias of its own: all heads have the same numbers" in alike.not_judged
     ahead = "keys ahead of the query, which are right only if a causal mask hides them"

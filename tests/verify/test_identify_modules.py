@@ -16,6 +16,8 @@ import transformers as hf
 from rotary_embedding_torch import RotaryEmbedding
 from transformers.models.cohere.modeling_cohere import CohereRotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as Qwen2VLVision
 from transformers.models.sam2.configuration_sam2 import Sam2PromptEncoderConfig
 from transformers.models.sam2.modeling_sam2 import Sam2PositionalEmbedding
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEEmbeddings
@@ -25,6 +27,8 @@ from x_transformers import x_transformers as xt
 SMALL = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}
 TEXT = SMALL | {"vocab_size": 9, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 T5 = {"d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2, "vocab_size": 9, "d_ff": 32}
+VISION = SMALL | {"image_size": 32, "patch_size": 8}
+EXPERTS = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 STAGES = {"image_size": 56, "embed_dim": 24, "depths": [1, 1], "num_heads": [2, 4]}
 
 
@@ -62,6 +66,15 @@ class Tables(nn.Module):
         super().__init__()
         for name, table in tables.items():
             self.register_buffer(name, table)
+
+
+class Table(nn.Module):
+    """A learned table by its name."""
+
+    def __init__(self, **tables):
+        super().__init__()
+        for name, table in tables.items():
+            setattr(self, name, nn.Parameter(table))
 
 
 class Sines(nn.Module):
@@ -194,6 +207,28 @@ MODULES = {
         lambda: hf.GPT2Model(hf.GPT2Config(n_embd=32, n_head=2, n_layer=1, vocab_size=9)),
         "Learned(d_model=32, max_len=1024)",
     ),
+    "deit": (
+        lambda: of("DeiT", **VISION),
+        "Learned2D(d_model=32, height=4, width=4, n_prefix=2)",
+    ),
+    "four rows more than a square": (
+        lambda: nn.ModuleDict({"vision": Table(pos_embed=torch.randn(40, 8))}),
+        "Learned(d_model=8, max_len=40)",
+    ),
+    "three rows": (lambda: nn.Embedding(3, 16), "Learned(d_model=16, max_len=3)"),
+    "two rows": (lambda: Table(pos_embed=torch.randn(1, 2, 64)), "Learned(d_model=64, max_len=2)"),
+    "roberta": (
+        lambda: of("Roberta", **TEXT | {"pad_token_id": 1}, max_position_embeddings=38),
+        "Learned(d_model=32, max_len=36, offset=2)",
+    ),
+    "roformer": (
+        lambda: of("RoFormer", **TEXT, embedding_size=32, max_position_embeddings=64),
+        "RoPE(head_dim=16, pairing='interleaved')",
+    ),
+    "qwen2-vl, images": (
+        lambda: Qwen2VLVision(Qwen2VLVisionConfig(depth=1, embed_dim=160, hidden_size=448, num_heads=2)),
+        "AxialRoPE(head_dim=80, base=10000.0)",
+    ),
     "an embedding": (lambda: nn.Embedding(64, 8), "Learned(d_model=8, max_len=64)"),
     "textbooks": (lambda: Sines(torch.arange(50)[:, None] * ladder(16)), "Sinusoidal(d_model=16)"),
     "x-transformers, t5": (
@@ -222,25 +257,99 @@ def test_the_line_of_an_old_module(name):
     assert isinstance(eval(found.line, {"posenc": posenc, "math": math, "old": module}), posenc.Encoding)
 
 
-def test_a_model_has_a_line_for_each_kind_of_module():
-    found = posenc.identify(of("Whisper", d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-                               decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32))  # fmt: skip
-    sines = "posenc.Sinusoidal(d_model=64, order='concatenated', exponent='tensor2tensor')"
-    assert found.line.splitlines() == [
-        f"encoder.embed_positions.weight: {sines}",
-        "decoder.embed_positions.weight: posenc.Learned(d_model=64, max_len=448)",
-    ]
-    sam = of("SamVision", **SMALL, image_size=128, window_size=4, global_attn_indexes=[1], mlp_dim=32)
-    assert posenc.identify(sam).line.splitlines() == [
-        "vision_encoder.pos_embed: posenc.Learned2D(d_model=32, height=8, width=8)",
-        "vision_encoder.layers.*.attn.rel_pos_h: posenc.Decomposed2D(head_dim=16, size=(4, 4))",
-        "vision_encoder.layers.1.attn.rel_pos_h: posenc.Decomposed2D(head_dim=16, size=(8, 8))",
-    ]
+SEQ2SEQ = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in
+           (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))}  # fmt: skip
+MODELS = {
+    "whisper": (
+        lambda: of("Whisper", d_model=64, **SEQ2SEQ),
+        {
+            "encoder.embed_positions.weight": "Sinusoidal(d_model=64, order='concatenated', exponent='tensor2tensor')",
+            "decoder.embed_positions.weight": "Learned(d_model=64, max_len=448)",
+        },
+    ),
+    "sam": (
+        lambda: of("SamVision", **SMALL, image_size=128, window_size=4, global_attn_indexes=[1], mlp_dim=32),
+        {
+            "vision_encoder.pos_embed": "Learned2D(d_model=32, height=8, width=8)",
+            "vision_encoder.layers.*.attn.rel_pos_h": "Decomposed2D(head_dim=16, size=(4, 4))",
+            "vision_encoder.layers.1.attn.rel_pos_h": "Decomposed2D(head_dim=16, size=(8, 8))",
+        },
+    ),
+    "siglip": (
+        lambda: of("Siglip", text_config=SMALL | {"max_position_embeddings": 64}, vision_config=VISION),
+        {
+            "text_model.embeddings.position_embedding.weight": "Learned(d_model=32, max_len=64)",
+            "vision_model.embeddings.position_embedding.weight": "Learned2D(d_model=32, height=4, width=4)",
+        },
+    ),
+    "git": (
+        lambda: of("Git", **TEXT, vision_config=VISION),
+        {
+            "embeddings.position_embeddings.weight": "Learned(d_model=32, max_len=1024)",
+            "image_encoder.vision_model.embeddings.position_embedding.weight": (
+                "Learned2D(d_model=32, height=4, width=4, n_prefix=1)"
+            ),
+        },
+    ),
+    "vilt": (
+        lambda: of("Vilt", **TEXT | VISION, max_position_embeddings=40),
+        {
+            "embeddings.position_embeddings": "Learned2D(d_model=32, height=4, width=4, n_prefix=1)",
+            "embeddings.text_embeddings.position_embeddings.weight": "Learned(d_model=32, max_len=40)",
+        },
+    ),
+    "gemma 3": (
+        lambda: of("Gemma3Text", **TEXT, head_dim=16, layer_types=["full_attention", "sliding_attention"]),
+        {
+            "rotary_emb.full_attention_inv_freq": "RoPE(head_dim=16, base=1000000.0)",
+            "rotary_emb.sliding_attention_inv_freq": "RoPE(head_dim=16, base=10000.0)",
+        },
+    ),
+}
 
 
-def test_a_buffer_alone_shows_neither_pairing_nor_direction():
-    (why,) = posenc.identify(Tables(inv_freq=ladder(64))).unknown
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_has_a_line_for_each_kind_of_module(name):
+    make, lines = MODELS[name]
+    assert posenc.identify(make()).line.splitlines() == [f"{path}: posenc.{line}" for path, line in lines.items()]
+
+
+class Neighbours(Tables):
+    """A rotation of neighbours, from position 0 on."""
+
+    def forward(self, x):
+        turned = torch.polar(torch.ones(()), torch.arange(x.shape[-2])[:, None] * self.inv_freq)
+        return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turned).flatten(-2)
+
+
+@pytest.mark.parametrize("made", [Tables, Neighbours])
+def test_a_buffer_alone_shows_neither_pairing_nor_direction(made):
+    (why,) = posenc.identify(made(inv_freq=ladder(64))).unknown
     assert why.startswith("pairing and direction, which a buffer does not show")
+
+
+NO_LINE = {
+    "two rotations in a file": (
+        lambda: of("DeepseekV3", **TEXT, **EXPERTS, num_key_value_heads=2, n_routed_experts=4, n_group=1, topk_group=1),
+        "which rotation is applied: several in its file fit, and differ",
+    ),
+    "pixels as text": (
+        lambda: of("ImageGPT", n_embd=32, n_layer=1, n_head=2, vocab_size=9),
+        "whether its rows are cells of an image or places of a text",
+    ),
+    "another name": (
+        lambda: of("XGLM", d_model=32, attention_heads=2, num_layers=1, ffn_dim=32, vocab_size=9),
+        "positions: no tensor has a name and a shape of known position code",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_LINE)
+def test_a_doubt_is_a_reason_and_no_line(name):
+    make, why = NO_LINE[name]
+    found = posenc.identify(make())
+    assert (found.line, found.is_known) == (None, False)
+    assert [one for one in found.unknown if one.startswith(why)]
 
 
 class Mixed(Tables):

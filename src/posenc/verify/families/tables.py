@@ -97,6 +97,8 @@ class Line(Biases):
             raise CannotTellError(EMPTY)
         self.alike = len(values) > 1 and bool((values == values[:1]).all())
         rows = next((rows for table in self.tables if (rows := self._rows(table, values)) is not None), None)
+        if self.factor > 0 and not self.score_mod:  # a bias alone does not show whether the scores are scaled too
+            self.truth = {**self.truth, "factor": self.factor}
         self.shown, self.numbers = rows is not None, np.full(2 * size - 1, np.nan)
         self.numbers[known] = _numbers(values) if rows is None else rows
 
@@ -118,6 +120,14 @@ class Line(Biases):
     def excludes(self, seen: Seen, model: Model) -> bool:
         """Return whether a visible table is multiplied by another number."""
         return bool(model["factor"] != self.factor)
+
+    def same(self, seen: Seen, predicted: Array) -> bool:
+        """Return whether the bias has the rows as they are."""
+        return self.factor == 1
+
+    def unlike(self, seen: Sequence[Seen]) -> str:
+        """Return the factor of the rows."""
+        return f"the bias is {self.factor:.5g} times the rows of the table, right if the scores are scaled likewise"
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the rows of a rule, or the bias that the square has for the distances of another call."""
@@ -157,7 +167,7 @@ class Line(Biases):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong buckets, and faults of calls with more keys than queries."""
-        if self.factor != 1:
+        if self.factor != self.truth["factor"]:
             why = f", that is, divided by sqrt({self.factor**-2:.4g})" if 0 < self.factor < 1 else ""
             values = {"factor": f"{self.factor:.5g}", "why": why}
             yield Fault("t5.scale.applied_to_bias", {"factor": self.factor}, values)

@@ -104,8 +104,8 @@ def identify(subject: Any, convention: str | None = None, *, head_dim: int | Non
         if (held := of_module(subject, head_dim)) is not None:
             return held
         fits = conventions.fitting(subject, {})[0]
-        if len(fits) != 1 and hasattr(subject, "named_parameters"):
-            why = "positions: no tensor has a name and a shape of known position code, and no one convention fits"
+        if hasattr(subject, "named_parameters") and not _reads(fits):
+            why = "positions: no tensor has a name and a shape of known position code, and no call of such code fits"
             return Identification("module", unknown=(why,))
         convention = conventions.only(fits, subject)
     if (wrong := conventions.misfit(subject, convention)) is not None:
@@ -125,7 +125,7 @@ def of_module(subject: Any, head_dim: int | None = None) -> Identification | Non
     found = modules.read(subject, head_dim)
     if len(found) < 2:
         return next(iter(found.values()), None) or modules.of_methods(subject, head_dim)
-    listed = "\n".join(f"{path}: {one.line}" for path, one in found.items())
+    listed = "\n".join(f"{path}: {one.line}" for path, one in found.items() if one.line) or None
     unknown = tuple(f"{path}: {why}" for path, one in found.items() for why in one.unknown)
     return Identification("module", "model", line=listed, unknown=unknown)
 
@@ -142,6 +142,14 @@ def called(subject: Any, convention: str, head_dim: int | None) -> Identificatio
     except SubjectError as error:
         why = f"a call cannot be used ({error.cause.code}): {error.cause.message}"
     return Identification(convention, unknown=(why,))
+
+
+def _reads(fits: list[str]) -> bool:
+    """Return whether calls by the one convention that fits are identified."""
+    from posenc.verify.families.rotation_calls import REACH
+    from posenc.verify.identity import others
+
+    return len(fits) == 1 and fits[0] in {*REACH, *others.KINDS, "encoding", "rope_axes_fn"}
 
 
 def _by_calls(subject: Any, convention: str, head_dim: int | None) -> Identification | None:

@@ -28,6 +28,7 @@ from posenc.verify.identity.rules import fit
 HEADS = "num_heads n_heads n_head heads num_attention_heads nheads"
 AXES = "axes_dim axes_dims axes_dims_rope rope_axes_dim rope_dim_list rope_dim"  # of each axis, in diffusion models
 HEAD_DIM = "head_dim head_size attention_head_size dim_head d_kv d_k"
+WIDTH = "embed_dim hidden_size d_model n_embd"  # Qwen2-VL's hidden_size is that of the text
 NEAR = 2e-3  # tables of sines whose angles, up to thousands of radians, are in float32
 BARE = "pairing and direction, which a buffer does not show: half and counterclockwise are assumed; compare outputs"
 
@@ -60,7 +61,7 @@ class Held:
 
     def head_dim(self) -> int | None:
         """Return the head dimension, if the modules around know it."""
-        known, width, heads = (self.fact(names) for names in (HEAD_DIM, "hidden_size d_model n_embd", HEADS))
+        known, width, heads = (self.fact(names) for names in (HEAD_DIM, WIDTH, HEADS))
         return self.width or known or (width // heads if width and heads else None)
 
 
@@ -73,7 +74,7 @@ def read(module: nn.Module, head_dim: int | None = None) -> dict[str, Identifica
         reader = next((of for name, of in READERS if re.search(name, held.path)), None)
         if reader is None or (path in first and held.same_as(first[path])):
             continue
-        if (one := _by(reader, replace(held, width=head_dim))) is not None and one.line:
+        if (one := _by(reader, replace(held, width=head_dim))) is not None and (one.line or one.unknown):
             first.setdefault(path, held)
             if path not in found:
                 found[path] = one
@@ -119,15 +120,15 @@ def of_methods(module: nn.Module, head_dim: int | None) -> Identification | None
     def heads_first(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
         return tuple(x.transpose(1, 2) for x in module(q.transpose(1, 2), k.transpose(1, 2)))
 
-    return _first_of([*((method, None) for method in methods), (heads_first, "bshd_module")], head_dim)
+    return _only([*((method, None) for method in methods), (heads_first, "bshd_module")], head_dim)
 
 
 def _inv_freq(held: Held) -> Identification:
     """Call the module by a convention that fits; if none does, read the buffer."""
-    owner, n = held.owners[0], held.table.numel()
-    subjects = [owner, *((owner, rotate) for rotate in _functions(owner))]
-    measured = _first_of(((subject, None) for subject in subjects), held.head_dim() or 2 * n)
-    return measured or _ladder(held, held.table, _pairing(owner, n))
+    owner, n, layer = held.owners[0], held.table.numel(), held.path.rpartition(".")[2].removesuffix("inv_freq")[:-1]
+    own = partial(owner.forward, layer_type=layer) if layer else owner  # Gemma 3 has a buffer for each type of layer
+    pairs, head_dim = [((own, rotate), None) for rotate in _functions(owner)], held.head_dim() or 2 * n
+    return _only([(own, None)], head_dim) or _only(pairs, head_dim) or _ladder(held, held.table, _pairing(owner, n))
 
 
 def _functions(owner: nn.Module) -> list[Callable[..., Any]]:
@@ -138,16 +139,22 @@ def _functions(owner: nn.Module) -> list[Callable[..., Any]]:
     return [f for name, f in own.items() if re.search("rot|rope", name, re.IGNORECASE) and inspect.isroutine(f)]
 
 
-def _first_of(subjects: Iterable[tuple[Any, str | None]], head_dim: int | None) -> Identification | None:
-    """Return what the first subject computes that is a rotation by the convention named, or by one that fits."""
+def _only(subjects: Iterable[tuple[Any, str | None]], head_dim: int | None) -> Identification | None:
+    """Return what subjects compute that are rotations by the convention named, or by one that fits, if they agree."""
+    all_found: dict[str | None, Identification] = {}
     for subject, name in subjects:
         with suppress(Exception):  # whatever code of others raises
             fits = [name] if name else conventions.fitting(copy.deepcopy(subject), {"encoding": "rope"})[0]
             if len(fits) == 1 and fits[0] in REACH:
                 found = called(copy.deepcopy(subject), fits[0], head_dim)
                 if found.kind == "rotation" and (name is None or found.pairing):  # by name, a wrong call mixes pairs
-                    return found
-    return None
+                    all_found.setdefault(found.line, found)
+    if len(all_found) < 2:
+        return next(iter(all_found.values()), None)
+    lines = ", ".join(line or "one without a line" for line in all_found)
+    return Identification(
+        "module", unknown=(f"which rotation is applied: several in its file fit, and differ ({lines})",)
+    )
 
 
 def _pairing(owner: nn.Module, n: int) -> str | None:
@@ -157,7 +164,8 @@ def _pairing(owner: nn.Module, n: int) -> str | None:
         with suppress(Exception):
             out = copy.deepcopy(owner)(*args)
             for t in out if isinstance(out, tuple) else (out,):
-                if isinstance(t, Tensor) and t.shape[-1] == 2 * n and (named := _repeats(t.reshape(-1, 2 * n)[-1])):
+                row = t.reshape(-1, t.shape[-1])[-1] if isinstance(t, Tensor) else x
+                if row.shape == (2 * n,) and row.any() and (named := _repeats(row)):  # zeros are rotated zeros
                     return named
     return None
 
@@ -222,8 +230,8 @@ def _of_table(held: Held) -> Identification | None:
     if first.abs().min() > 0 and not second.any():  # SAM 2: the second token is one column further
         own = {"head_dim": 2 * len(angles), "base": _base(first.double().numpy()), "pairing": unless(pairing, "half")}
         return Identification("module", "table", line=call("AxialRoPE", **own) + "  # at positions (column, row)")
-    rotated = _first_of(_with_tables(owner, table, parts), held.head_dim() or 2 * len(angles))
-    if rotated is not None and rotated.line and rotated.base is not None:
+    rotated = _only(_with_tables(owner, table, parts), held.head_dim() or 2 * len(angles))
+    if rotated is not None and (rotated.kind == "unknown" or (rotated.line and rotated.base is not None)):
         return rotated
     direction, pairing = (rotated.direction, rotated.pairing) if rotated is not None else (None, pairing)
     return _ladder(held, angles, pairing, direction) if bool((angles > 0).all()) else None
@@ -321,9 +329,9 @@ def _alibi(held: Held) -> str | None:
     return call("ALiBi", n_heads=len(slopes), slopes=Code(f"old.{held.path}.flatten().tolist()"))
 
 
-def _added(held: Held) -> str | None:
+def _added(held: Held) -> Identification | str | None:
     """Read a table that is added to embeddings: sines, an image's cells, or text."""
-    table, owner = held.table, held.owners[0]
+    table, owner, fixed = held.table, held.owners[0], not isinstance(held.tensor, nn.Parameter)
     if held.path == "weight" and not isinstance(owner, nn.Embedding):
         return None
     if table.ndim == 3 and held.tensor.ndim == 4 and held.tensor.shape[0] == 1:
@@ -332,23 +340,42 @@ def _added(held: Held) -> str | None:
     if table.ndim != 2 or not table.is_floating_point():
         return None
     rows, d_model = table.shape
-    if rows <= 3:
+    if rows <= 3 and ("gaussian" in held.path or (fixed and hasattr(owner, "scale"))):  # transformers renamed SAM's
         return call("GaussianFourier", d_model=2 * d_model, n_axes=rows, extent=1.0, matrix=Code(f"old.{held.path}"))
-    own = [name for one in held.owners for name in (*one._modules, *one._parameters, type(one).__name__)]
-    image = any(re.search("patch|cls|class_token|vit|vision|image", name, re.IGNORECASE) for name in own)
-    prefix = next((p for p in (1, 0, 2, 5, 3, 4) if math.isqrt(rows - p) ** 2 == rows - p), None) if image else None
-    sines = _sines(table, prefix)
-    if sines and "attention" in type(owner).__name__.lower():  # GPT-J and CodeGen keep the tables of their rotation
-        return call("RoPE", head_dim=held.head_dim() or d_model, rotary_dim=d_model, pairing="interleaved")
-    if sines:
+    text, prefix = _contents(held, rows)
+    if sines := _sines(table, prefix):
+        head_dim = held.head_dim() or d_model
+        if "attention" in type(owner).__name__.lower() or d_model == head_dim != (held.fact(WIDTH) or d_model):
+            own = {"rotary_dim": unless(d_model, head_dim), "pairing": "interleaved"}  # GPT-J, CodeGen and RoFormer
+            unknown = (BARE.replace("half", "interleaved"),)
+            return Identification("module", "table", line=call("RoPE", head_dim=head_dim, **own), unknown=unknown)
         return sines
+    if text and prefix is not None:
+        return Identification("module", unknown=("whether its rows are cells of an image or places of a text",))
     if prefix is not None:
         side = math.isqrt(rows - prefix)
         return call("Learned2D", d_model=d_model, height=side, width=side, n_prefix=unless(prefix, 0))
-    if not isinstance(held.tensor, nn.Parameter):
+    if fixed:
         return None  # a fixed table of another kind, such as the relative sines of a Conformer
-    offset = getattr(owner, "offset", 0) if isinstance(getattr(owner, "offset", 0), int) else 0
+    padding = getattr(owner, "padding_idx", None)  # RoBERTa counts from the row after it
+    offset = getattr(owner, "offset", 0 if padding is None else padding + 1)
+    offset = offset if isinstance(offset, int) else 0
     return call("Learned", d_model=d_model, max_len=rows - offset, offset=unless(offset, 0))
+
+
+def _contents(held: Held, rows: int) -> tuple[bool, int | None]:
+    """Return whether the nearest module that shows it has text, and the rows before the cells of an image, if any."""
+    for owner, name in zip(held.owners, [*held.path.split(".")[-2::-1], ""], strict=True):
+        own = " ".join((name, *owner._modules, *owner._parameters, type(owner).__name__))
+        text = re.search("text|word|tokens?_(emb|type)|embed_tokens|tok_emb|wte", own, re.IGNORECASE) is not None
+        if re.search("patch|cls|class_token|vit|vision|image", own, re.IGNORECASE):
+            more = (2, 5, 3, 4) if re.search("cls|class|regis", " ".join(owner._parameters)) else ()
+            fits = (p for p in (1, 0, *more) if rows > p and math.isqrt(rows - p) ** 2 == rows - p)
+            prefix = next(fits, None)
+            return text and not (more and prefix), prefix  # a class token is one of an image's
+        if text:
+            return text, None
+    return False, None
 
 
 def _sines(table: Tensor, prefix: int | None) -> str | None:
@@ -368,7 +395,7 @@ def _sines(table: Tensor, prefix: int | None) -> str | None:
 
 Reader = Callable[[Held], Identification | str | None]
 READERS: tuple[tuple[str, Reader], ...] = (
-    (r"(?<!\w)inv_freq$", _inv_freq),
+    (r"((?<!\w)|(?<=_attention_))inv_freq$", _inv_freq),
     (r"(?<!\w)periods$", _periods),
     (r"(?<!\w)(freqs(_cis|_cos|_complex)?|cos(_cached?)?)$", _of_table),
     (r"relative_position_bias_table$", _swin),
