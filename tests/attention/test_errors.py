@@ -151,6 +151,17 @@ def test_refusals_say_why(backend: str, changes: dict[str, Any], reason: str, mo
     assert attend(**call).shape == (*call["q"].shape[:3], 5)  # another one runs
 
 
+@pytest.mark.parametrize("learns", [None, "q", "encoding"])
+def test_a_larger_mask_only_where_gradients_are_kept(learns: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "SMALL", 0)
+    encoding = posenc.Decomposed2D(head_dim=8, size=(1, 3)).double().requires_grad_(learns == "encoding")
+    q = Q.clone().requires_grad_(learns == "q")
+    call: dict[str, Any] = {**GIVEN, "q": q, "encoding": encoding, "pos": positions.grid(1, 3)}
+    assert (verdicts(**call)["sdpa"] == "taken") == (learns is not None)
+    with torch.no_grad():
+        assert verdicts(**call)["sdpa"] != "taken"
+
+
 def test_mixed_dtypes_are_refused_by_sdpa_and_run_all_the_same() -> None:
     mixed = {**GIVEN, "k": K.float()}
     seen = verdicts(**mixed)

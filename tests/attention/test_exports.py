@@ -9,9 +9,10 @@ import torch
 from functorch.compile import aot_module_simplified, make_boxed_func
 from functorch.compile import min_cut_rematerialization_partition as min_cut
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import posenc
-from attention.subjects import HEADS, LANES, N, made, places, tensors
+from attention.subjects import HEADS, LANES, LEFT, NAMES, N, made, places, tensors
 from posenc import attend, positions
 from posenc.interop.onnx import export
 from posenc.versions import EXPORTS, RELEASE
@@ -83,6 +84,31 @@ def test_a_trace_is_right_at_other_lengths(name: str) -> None:
     for n in LENGTHS:
         arguments = given(n, n)[:3]  # a trace computes the scale, 1 / √d, in float32
         torch.testing.assert_close(traced(*arguments), step(*arguments), rtol=0, atol=1e-6)
+
+
+class Placed(torch.nn.Module):
+    """Attention at positions that are an input, as the mask is."""
+
+    def __init__(self, encoding: posenc.Encoding) -> None:
+        super().__init__()
+        self.encoding = encoding
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor) -> Tensor:
+        return attend(q, k, v, self.encoding, self.encoding.place(pos, dtype=torch.float64), mask=mask)
+
+
+@pytest.mark.sample(12)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("how", ["jit", "make_fx"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_is_right_at_other_positions(name: str, how: str) -> None:
+    encoding = made(name)
+    found, (q, k, v) = places(name, encoding), given(N, N)[:3]
+    step, begun = Placed(encoding), (q, k, v, found["in order"], LEFT[:, None, None])
+    graph = torch.jit.trace(step, begun, check_trace=False) if how == "jit" else make_fx(step)(*begun)
+    for pos in (one for one in found.values() if one.shape == begun[3].shape):
+        arguments = 2 * q, k, v, pos, LEFT.flip(0)[:, None, None]
+        torch.testing.assert_close(graph(*arguments), step(*arguments), rtol=0, atol=1e-6)
 
 
 CASES: dict[str, tuple[str, tuple[int, int], list[Any]]] = {

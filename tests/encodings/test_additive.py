@@ -39,6 +39,13 @@ def test_padding_has_the_row_before_the_first_position_and_no_gradient() -> None
         posenc.Learned(d_model=3, max_len=5, offset=2, padding_idx=2)
 
 
+def test_a_pickle_from_before_there_was_a_first_position() -> None:
+    """Pickles of whole modules have only the options that the constructor kept then."""
+    opt = posenc.Learned(d_model=3, max_len=5, offset=2)
+    vars(opt).pop("_first_pos", None)
+    assert torch.equal(opt(torch.zeros(1, 1, 3), torch.tensor([-1]))[0], opt.weight[[1]])
+
+
 def test_a_resized_table_keeps_its_ends_its_offset_and_what_lies_on_a_line() -> None:
     learned = posenc.Learned(d_model=2, max_len=3, offset=1)
     with torch.no_grad():

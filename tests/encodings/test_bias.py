@@ -47,6 +47,15 @@ def test_dense_is_ready_for_plain_sdpa(encoding: Any, causal: bool) -> None:
     torch.testing.assert_close(got, wanted, rtol=0, atol=4e-6)
 
 
+@pytest.mark.parametrize("q", [2**63 - 2, 2**62 - 1, -(2**62)])
+@pytest.mark.parametrize("k", [2**63 - 2, 2**62 - 1, -(2**62)])
+def test_alibi_at_the_ends_of_int64(q: int, k: int) -> None:
+    rows, columns = [q, q + 1], [k, k + 1]
+    found = posenc.ALiBi(n_heads=1).dense(torch.tensor(rows), torch.tensor(columns))[0, 0]
+    for i, j in ((i, j) for i in range(2) for j in range(2) if abs(rows[i] - columns[j]) < 2**63):
+        assert float(found[i, j]) == pytest.approx(-abs(rows[i] - columns[j]) / 256, rel=1e-6)
+
+
 @pytest.mark.compiles  # flex_attention traces score_mod, whether it is compiled or not
 @pytest.mark.parametrize("encoding", BIASES, ids=str)
 @pytest.mark.parametrize("batched", [False, True])

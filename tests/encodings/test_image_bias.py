@@ -182,6 +182,17 @@ def test_bad_sizes_are_refused(case):
         make()
 
 
+def test_decomposed_of_queries_under_vmap():
+    bias, pos = randomise(posenc.Decomposed2D(head_dim=4, size=(2, 3)), 1), positions.grid(2, 3)
+    q, keys = normal(1, 2, 6, 4), bias.place(pos, dtype=torch.float64)
+    several = torch.stack((pos, pos.flip(0)))
+    found = torch.vmap(lambda here: bias.bias(q, q, bias.place(here, dtype=torch.float64), keys))(several)
+    for here, got in zip(several, found, strict=True):
+        far, (rel_h, rel_w) = here[:, None] - pos, (table[None] for table in (bias.rel_h, bias.rel_w))
+        wanted = (q[..., None, :] * (rel_h[0][far[..., 0] + 1] + rel_w[0][far[..., 1] + 2])).sum(-1)
+        torch.testing.assert_close(got, wanted)
+
+
 def test_decomposed_refuses_queries_of_another_width():
     bias, q = posenc.Decomposed2D(head_dim=4, size=(2, 2)), normal(1, 1, 4, 6)
     placed = bias.place(positions.grid(2, 2))

@@ -219,6 +219,15 @@ def test_tensors_of_another_kind_stay_so(backend: str) -> None:
     exact(q, *tables(placed), pairing="half", side="last").holds(got.as_subclass(Tensor), torch.float64)
 
 
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_nested_tensors(pairing: Any) -> None:
+    rope, placed = rope_and_places(pairing)
+    q, k = (torch.nested.nested_tensor([*x, x[0, :1]], layout=torch.jagged) for x in q_and_k())
+    for got, x in zip(rope.rotate(q, k, placed), (q, k), strict=True):
+        for row, of in zip(got.unbind(), x.unbind(), strict=True):
+            exact(of[None], *tables(placed), pairing=pairing, side="last").holds(row[None], torch.float64)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_negative_views(backend: str) -> None:
     """The imaginary part of a conjugate is a view whose sign is a flag and not in memory."""

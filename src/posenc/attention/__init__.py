@@ -165,9 +165,9 @@ def _run(backend: Backend, call: Call) -> Tensor:
     if isinstance(backend, Blocked) and compiled.fits(call):
         out = compiled.run(call.with_rotated_v())
         return call.encoding.unrotate_out(out, call.placed).to(out_dtype)
-    call, spoiled = finite.without_nonfinite(call, backend.name)
     if isinstance(backend, Reference):
         call = backend.widened(call)  # before any rotation, which would round
+    call, spoiled = finite.without_nonfinite(call, backend.name)
     call = call.with_rotated_v()
     if isinstance(backend, Blocked) and not (call.q.numel() and call.is_plain):
         with no_autocast(call.q.device):

@@ -4,7 +4,6 @@ Every kernel multiplies masked values by a weight of zero, and 0 times NaN is Na
 spoil the other documents, and a later token the earlier ones.
 """
 
-import math
 from dataclasses import replace
 
 import torch
@@ -26,16 +25,19 @@ def without_nonfinite(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "bat
 
     For fused kernels on a GPU, return the call as it is: reading k and v would take about as long as the kernel.
     """
-    k, v, causal = call.k, call.v, call.causal and call.shape[2] > 1
+    causal = call.causal and call.shape[2] > 1
     if not (causal or call.mask is not None or call.window is not None or call.document_ids is not None):
         return call, None  # every query sees every key
-    readable = may_look(k) and may_look(v) and may_look(call.q)
-    if readable and _tame(call.q, k, v):
-        return replace(call, tame=True), None
-    k, v = k.detach(), v.detach()
-    if (readable and _finite(k, v)) or (backend in KERNELS and k.device.type != "cpu"):
+    if backend in KERNELS and call.k.device.type != "cpu":
         return call, None
-    bad = ~(k.isfinite().all(-1) & v.isfinite().all(-1))
+    readable = all(map(may_look, (call.q, call.k, call.v)))
+    if readable and _tame(call):
+        return replace(call, tame=True), None
+    k, v = (t.detach().to(call.out_dtype) for t in (call.k, call.v))
+    finite = k.isfinite().all(-1) & v.isfinite().all(-1)
+    if readable and bool(finite.all()):
+        return call, None
+    bad = ~finite
     if call.encoding.rescores:  # a score map may mix heads
         bad = bad.any(1, keepdim=True).expand_as(bad)
     hidden = bad[..., None]
@@ -47,19 +49,11 @@ def without_nonfinite(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "bat
     return clean, spoiled if bool(spoiled.any()) else None
 
 
-def _tame(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether no product of a query and a key, nor any sum of values, can leave the range of float32."""
-    of_q, of_k, of_v = [float(torch.linalg.vector_norm(t.detach())) for t in (q, k, v)]
-    return of_q * of_k < TAME and of_v < TAME
-
-
-def _finite(k: Tensor, v: Tensor) -> bool:
-    """Whether all values are finite: first by their sum, which one NaN or infinity would spoil."""
-    # bfloat16 has the range of float32, and a sum in another dtype would copy the tensor
-    wide = torch.float32 if k.dtype == torch.float16 else k.dtype
-    if math.isfinite(float(k.sum(dtype=wide)) + float(v.sum(dtype=wide))):
-        return True
-    return bool(k.isfinite().all()) and bool(v.isfinite().all())  # large numbers can have an infinite sum, too
+def _tame(call: Call) -> bool:
+    """Whether no product of a query and a key, nor any sum of values, can leave the range of the result's dtype."""
+    of_q, of_k, of_v = [float(torch.linalg.vector_norm(t.detach())) for t in (call.q, call.k, call.v)]
+    most = min(TAME, torch.finfo(call.out_dtype).max / 16)
+    return of_q < most and of_k < most and of_v < most and of_q * of_k < most  # False for NaN
 
 
 def _see(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Tensor, "batch heads q_len"]:

@@ -13,6 +13,7 @@ from posenc.attention.distances import MOST, ByDistance, ByRows, LookedUp, shift
 from posenc.attention.leaves import BiasModule, Leaf, learning, may_slice, sees_distance, with_parts
 from posenc.attention.spans import Block, Spans, cut
 from posenc.families import ContentBias
+from posenc.positions.checks import is_traced
 from posenc.private import shared_copy
 
 
@@ -59,7 +60,7 @@ class Formed:
         parts, learned = tensors[first : first + self.n_parts], tensors[first + self.n_parts :]
         placed, k_placed = self.leaf.placed, self.leaf.k_placed
         # in a graph no block is computed twice, and no tensor is replaced
-        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        traced = is_traced()
         if not traced:
             placed, k_placed = with_parts((placed, k_placed), parts)
         placed = placed.rows(block.begin, block.end, block.batch)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call, grouped, mixed, softmax, widened, zero_empty_rows
-from posenc.attention.leaves import is_by_distance
+from posenc.attention.leaves import is_by_distance, learning
 from posenc.families import no_autocast
 
 SMALL = 2**20  # scores; calls of at most so many get one whole mask
@@ -107,8 +107,11 @@ def _is_small(call: Call) -> bool:
 
 def _most(call: Call) -> int:
     """Return the most scores that get one whole mask."""
-    contents = torch.is_grad_enabled() and [leaf for leaf in call.leaves if leaf.encoding.reads_qk]
-    return TRAINED if contents and not any(map(is_by_distance, call.leaves)) else SMALL
+    contents = [leaf for leaf in call.leaves if leaf.encoding.reads_qk]
+    if not contents or not torch.is_grad_enabled() or any(map(is_by_distance, call.leaves)):
+        return SMALL
+    given = call.q, call.k, call.v, call.mask, call.placed, call.k_placed
+    return TRAINED if learning(given) or learning([*call.encoding.parameters()]) else SMALL
 
 
 def _single(call: Call) -> bool:

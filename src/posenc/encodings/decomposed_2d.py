@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from posenc import positions
 from posenc.encoding import Placed, Pos
 from posenc.families import ContentBias, floating, no_autocast
 from posenc.families.resizing import Rule, resized_rows
@@ -93,7 +94,7 @@ class Decomposed2D(ContentBias):
         dtype = floating(here).dtype
         with no_autocast(q.device):  # half precision would round the products before the softmax
             products = [q.to(dtype) @ table.to(dtype).T for table in (self.rel_h, self.rel_w)]
-        axes = as_grid(there)
+        axes = as_grid(there) if positions.may_look(here) else None
         if axes is not None:
             down, right = (here[..., None, :, i, None] - axis for i, axis in enumerate(axes))
             if reached((down[..., None], right[..., None, :]), self.size).all():

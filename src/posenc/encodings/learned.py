@@ -82,9 +82,12 @@ class Learned(Additive):
                 f"got padding_idx={padding_idx}."
             )
         self.max_len, self.offset, self.init_std, self.padding_idx = max_len, offset, init_std, padding_idx
-        self._first_pos = -1 if offset else 0
         self.weight = nn.Parameter(torch.empty(max_len + offset, d_model))
         self.reset_parameters()
+
+    @property
+    def _first_pos(self) -> int:  # type: ignore[override]  # not set on construction: older pickles lack it
+        return -1 if self.offset else 0
 
     def vectors(self, pos: Int64[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
         """Look up the rows."""

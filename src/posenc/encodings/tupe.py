@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from posenc import positions
 from posenc.encoding import Placed
 from posenc.families import Bias, no_autocast, wide
+from posenc.positions.checks import first_of_run
 from posenc.registry import register
 
 
@@ -147,19 +148,12 @@ class TUPE(Bias):
     def _rows(self, table: Tensor, pos: Tensor, kind: torch.dtype) -> Tensor:
         """Look up positions (batch, seq) in the tables of the heads: (batch, heads, seq, head_dim)."""
         held, n = table.narrow(0, *self.held), pos.shape[1]
-        start = _first(pos) if len(pos) == 1 else None
+        start = first_of_run(pos[0].long()) if len(pos) == 1 else None
         if start is not None and 0 <= start <= held.shape[1] - n:
             return held[None, :, start : start + n]  # a view: blocks of queries request the same keys repeatedly
         # widened first, since gradients of a row that several tokens share are summed
         rows: Tensor = self._wide(held, kind).index_select(1, self._row(pos).flatten()).unflatten(1, pos.shape)
         return rows.transpose(0, 1)
-
-
-def _first(pos: Tensor) -> int | None:
-    """Return the first position if one row of positions is consecutive; None if not, or if values cannot be read."""
-    if pos.shape[1] == 0:
-        return 0 if positions.is_plain(pos) else None
-    return int(pos[0, 0]) if positions.may_look(pos) and bool((pos.diff() == 1).all()) else None
 
 
 def _all(t: Tensor) -> bool:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
-from posenc.positions.checks import may_look
+from posenc.positions.checks import first_of_run
 
 
 class Bias(Encoding):
@@ -152,8 +152,8 @@ class Bias(Encoding):
         q_len, k_len = placed.pos.shape[-1], k_placed.pos.shape[-1]
         if min(q_len, k_len) < 2 or not keeps_promise(self, "by_distance", "bias", "parts", "at"):
             return None
-        first = _begin(placed.pos)
-        k_first = first if k_placed is placed else _begin(k_placed.pos)
+        first = first_of_run(placed.pos)
+        k_first = first if k_placed is placed else first_of_run(k_placed.pos)
         if first is None or k_first is None:
             return None
         highest = first - k_first + q_len - 1
@@ -175,14 +175,6 @@ def keeps_promise(encoding: Encoding, promise: str, *methods: str) -> bool:
     order = type(encoding).__mro__
     promised, *defined = (next(i for i, cls in enumerate(order) if n in vars(cls)) for n in (promise, *methods))
     return promised <= min(defined)
-
-
-def _begin(pos: Tensor) -> int | None:
-    """Return the first of consecutive positions; None for others, or where values cannot be read."""
-    if pos.ndim > 1 or pos.is_floating_point() or not may_look(pos):
-        return None
-    first = int(pos[0])
-    return first if torch.equal(pos, torch.arange(first, first + len(pos), device=pos.device)) else None
 
 
 def _single(parts: tuple[Any, ...]) -> Any:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from posenc.positions.checks import KINDS
+
 Pairing = Literal["half", "interleaved"]
 Side = Literal["first", "last"]
 
@@ -45,7 +47,10 @@ def rotate(
         head, tail = x.split((2 * n_pairs, rest) if side == "first" else (rest, 2 * n_pairs), dim=-1)
         rotating, untouched = (head, tail) if side == "first" else (tail, head)
     a, b = rotating.chunk(2, -1) if pairing == "half" else (rotating[..., ::2], rotating[..., 1::2])
-    first, second = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+    if type(x) in KINDS:
+        first, second = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+    else:  # nested tensors have no addcmul
+        first, second = a * cos - b * sin, b * cos + a * sin
     if first.dtype != x.dtype:
         first, second = first.to(x.dtype), second.to(x.dtype)
     if pairing == "interleaved":

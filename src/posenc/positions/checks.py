@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
-from posenc.private import is_wrapped, within_transform
+from posenc.private import is_recorded, is_wrapped, within_transform
 
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 KINDS = {Tensor, nn.Parameter}  # types of plain tensors
@@ -119,15 +119,30 @@ def may_look(t: Tensor) -> bool:
 
 def is_plain(t: Tensor) -> bool:
     """Return whether a tensor is plain memory that can be written in slices: not traced, compiled or transformed."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(t) not in KINDS:
-        return False
-    return not is_wrapped(t)
+    return type(t) in KINDS and not is_traced() and not is_wrapped(t)
+
+
+def is_traced() -> bool:
+    """Return whether operations become a graph, for other values too: compiled, traced by `torch.jit` or `make_fx`."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_recorded()
 
 
 def all_plain(tensors: Iterable[Tensor]) -> bool:
     """Return whether all tensors are plain; state that they share is checked once."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if is_traced():
         return False
     if within_transform():
         return all(map(is_plain, tensors))
     return {*map(type, tensors)} <= KINDS
+
+
+def first_of_run(pos: Tensor) -> int | None:
+    """Return the first of consecutive positions, (n,); None for others, or where values cannot be read.
+
+    None also from 2^62 on, so that differences of two runs fit int64.
+    """
+    if pos.ndim > 1 or pos.is_floating_point() or not may_look(pos):
+        return None
+    first = int(pos[0])
+    run = abs(first) + len(pos) < 2**62 and torch.equal(pos, torch.arange(first, first + len(pos), device=pos.device))
+    return first if run else None

@@ -16,6 +16,7 @@ from posenc.encoding import Encoding
 from posenc.interop.hf import patching
 from posenc.interop.hf.copied import Copied, found
 from posenc.interop.hf.patching import LeftError
+from posenc.positions.checks import is_traced
 
 CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")  # the first since transformers 5.24
 _MASKS = ("create_causal_mask", "create_bidirectional_mask")
@@ -104,17 +105,12 @@ def _packed(position_ids: Tensor | None = None, attention_mask: Tensor | None = 
     """Whether positions restart within a row, as in packed texts."""
     if position_ids is None or attention_mask is not None or any(kwargs.get(name) is not None for name in CACHES):
         return False
-    return _traced() or bool((position_ids.diff() != 1).any())
+    return is_traced() or bool((position_ids.diff() != 1).any())
 
 
 def padding(mask: Tensor) -> Tensor | None:
     """Return a padding mask (batch, k_len) as (batch, 1, 1, k_len); None if nothing is padding."""
-    return None if not _traced() and bool(mask.all()) else mask[:, None, None].bool()
-
-
-def _traced() -> bool:
-    """Whether values of tensors cannot be read."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return None if not is_traced() and bool(mask.all()) else mask[:, None, None].bool()
 
 
 def _counted(mask: Tensor) -> Tensor | None:
@@ -123,7 +119,7 @@ def _counted(mask: Tensor) -> Tensor | None:
     That holds unless a row has masked tokens between others. Indices allow faster backends.
     """
     here = mask.bool()
-    if not _traced():
+    if not is_traced():
         begins = here[:, 1:] & ~here[:, :-1]
         if not bool((begins.sum(-1) + here[:, 0] > 1).any()):
             return None
