@@ -215,6 +215,10 @@ MODULES = {
         lambda: nn.ModuleDict({"vision": Table(pos_embed=torch.randn(40, 8))}),
         "Learned(d_model=8, max_len=40)",
     ),
+    "a context of images": (
+        lambda: nn.ModuleDict({"context_vision": Table(pos_embed=torch.randn(16, 8))}),
+        "Learned2D(d_model=8, height=4, width=4)",
+    ),
     "three rows": (lambda: nn.Embedding(3, 16), "Learned(d_model=16, max_len=3)"),
     "two rows": (lambda: Table(pos_embed=torch.randn(1, 2, 64)), "Learned(d_model=64, max_len=2)"),
     "roberta": (

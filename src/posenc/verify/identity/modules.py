@@ -366,9 +366,9 @@ def _added(held: Held) -> Identification | str | None:
 def _contents(held: Held, rows: int) -> tuple[bool, int | None]:
     """Return whether the nearest module that shows it has text, and the rows before the cells of an image, if any."""
     for owner, name in zip(held.owners, [*held.path.split(".")[-2::-1], ""], strict=True):
-        own = " ".join((name, *owner._modules, *owner._parameters, type(owner).__name__))
-        text = re.search("text|word|tokens?_(emb|type)|embed_tokens|tok_emb|wte", own, re.IGNORECASE) is not None
-        if re.search("patch|cls|class_token|vit|vision|image", own, re.IGNORECASE):
+        own = " ".join((name, *owner._modules, *owner._parameters, type(owner).__name__)).lower()
+        text = re.search("(?<!con)text|word|tokens?_(emb|type)|embed_tokens|tok_emb|wte", own) is not None
+        if re.search("patch|cls|class_token|vit|vision|image", own):
             more = (2, 5, 3, 4) if re.search("cls|class|regis", " ".join(owner._parameters)) else ()
             fits = (p for p in (1, 0, *more) if rows > p and math.isqrt(rows - p) ** 2 == rows - p)
             prefix = next(fits, None)
