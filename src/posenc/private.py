@@ -5,10 +5,9 @@
   without these operators `has_attention` is False, and scores are formed.
 - Whether a tensor or a call is within a transform of `torch.func` (`is_wrapped`, `within_transform`), where no value
   can be read and no memory written. Without them any tensor class except Tensor and Parameter counts as wrapped.
-- Whether a dispatch mode is active (`is_watched`). Modes that count, fake or record operations need a rotation made of
-  torch operations. Without it they do not see the rotation of a kernel, whose results are the same.
-- Whether `make_fx` records operations (`is_recorded`), where a value that is read would become a constant. Without its
-  module's public name for the mode, any dispatch mode counts as a recording.
+- Whether a dispatch mode is active (`is_watched`), such as that of `make_fx` (`is_recorded`). Modes that count, fake or
+  record operations need a rotation made of torch operations. Without it they do not see the rotation of a kernel, whose
+  results are the same.
 - Each operation as it runs, with its result (`watching`), which no public mode offers below Python functions. Without
   it `watching` raises an error, and the measured properties of an encoding lack its cost.
 - Whether a length is a number or a compiler's symbol (`is_known`), which a compiler hides from `isinstance`. Without it
@@ -106,8 +105,7 @@ def is_recorded() -> bool:
         return False
     from torch.fx.experimental import proxy_tensor  # slow to import
 
-    mode = getattr(proxy_tensor, "get_proxy_mode", None)
-    return mode is None or mode() is not None
+    return proxy_tensor.get_proxy_mode() is not None
 
 
 def watching(see: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:
