@@ -86,7 +86,7 @@ def test_the_character_stands_on_one_line_in_each_of_its_tables(columns, n_table
     found = [line[1:] for line in lines if line[:1] == ["alibi"]][1:]  # the first table has the facts
     assert len(found) == n_tables - 1
     reach, form = (
-        ["65,536+", "257", "2,049", "none", "yes", "0", "7/pair"],
+        ["65,536+", "257", "2,049", "none", "yes", "0", "19+4/pair"],
         ["yes", "0.00", "no", "yes", "yes", "yes", "-"],
     )
     assert list(chain(*found)) == [*reach, *form, "no"]
