@@ -58,6 +58,16 @@ def rotate(order="yx", base=100.0, pairing="block", graded=True, clockwise=False
     return rope
 
 
+def refusing(subject, size=None):
+    """Return a table that refuses images of another size, or that are not square."""
+
+    def of(h, w):
+        assert (h, w) == (size or (h, h)), "another size"
+        return subject(h, w)
+
+    return of
+
+
 class Keeps:
     """A subject that keeps its first result of each size."""
 
@@ -111,6 +121,10 @@ TABLES = {
     "one series in blocks": (table("yx", False, "shared"), ROWS | {"ladder": "shared"}, "pass"),
     "dealt": (table("yx", False, "dealt"), ROWS | {"ladder": "dealt"}, "pass"),
     "from 1": (table(place=lambda t, h, w: (t // w + 1, t % w + 1)), ROPE2D, "equivalent"),
+    "square": (refusing(table()), ROPE2D, "pass"),
+    "of one size": (refusing(table(), (14, 14)), ROPE2D, "pass"),
+    "square, rows first": (refusing(table("yx")), ROPE2D, "rope2d.axes_swapped"),
+    "of one size, base": (refusing(table(base=500000.0), (14, 14)), ROPE2D, "rope2d.config.theta_not_read"),
     "rows first, not asked": (table("yx"), ROPE2D, "rope2d.axes_swapped"),
     "blocks for alternating": (table("yx", False, "shared"), WOVEN, "rope2d.interleaved_axes"),
     "alternating for blocks": (table("yx", True), ROWS, "rope2d.interleaved_axes"),
