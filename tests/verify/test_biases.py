@@ -96,6 +96,22 @@ def of_queries(h, q, k):
     return (-torch.tensor(series(h))[:, None] * ahead_by(q, k)).expand(h, q, k)
 
 
+def all_only(bias, error=ValueError):
+    """Return a bias that refuses fewer queries than keys, as code without a cache does."""
+
+    def of(h, q, k):
+        if q != k:
+            raise error("only self-attention without a cache")
+        return bias(h, q, k)
+
+    return of
+
+
+def no_step(h, q, k):
+    """Fail in an operation, not by a refusal, after a cache."""
+    return alibi()(h, k, k).view(h, q, q)
+
+
 BIASES = {
     "symmetric": (alibi(), {}, "pass", ""),
     "fixed heads": (lambda h, q, k: alibi()(6, q, k), {"heads": 6}, "pass", ""),
@@ -114,6 +130,10 @@ BIASES = {
     "array": (alibi(out=lambda t: t.numpy()), {}, "pass", ""),
     "window of 1": (alibi(mask=lambda d: d != 0), {**CAUSAL, "window": 1}, "cannot_tell", ""),
     "sign": (alibi(lambda d: -d), {}, "fail", "sign"),
+    "no cache": (all_only(alibi()), CAUSAL, "pass", ""),
+    "no cache, sides not said": (all_only(alibi(), AssertionError), EIGHT, "pass", ""),
+    "no cache, sign": (all_only(alibi(lambda d: -d), NotImplementedError), {**CAUSAL, **EIGHT}, "fail", "sign"),
+    "steps fail": (no_step, {**CAUSAL, **EIGHT}, "fail", "subject.raises"),
     "sign, then squares": (lambda h, q, k: alibi(lambda d: -d if q == k else d**2)(h, q, k), {}, "fail", "sign"),
     "first rows": (alibi(d=local), {}, "fail", "buffer_slice_shifted"),
     "mask off by one": (alibi(torch.clone, mask=lambda d: d < -1), {}, "fail", "mask.shows_ahead"),
