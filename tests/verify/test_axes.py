@@ -573,6 +573,7 @@ def build(
     text=lambda i: (i,) * 3,
     order=lambda cells: cells,
     at=1,
+    takes_step=lambda part: True,
 ):
     """Return positions(segments, time_steps) as a processor writes it, token by token."""
 
@@ -583,7 +584,7 @@ def build(
                 tokens += [[begin + n for n in text(i)] for i in range(part)]
                 begin += part - (after == "last")
                 continue
-            step, (frames, h, w) = next(steps), part
+            step, (frames, h, w) = next(steps) if takes_step(part) else 1.0, part
             times = [time(t, step, begin) for t in range(frames)]
             sides = [(y, x) if not flip else (x, y) for y in range(h) for x in range(w)]
             cells = order([(t, y, x) for t in times for y, x in sides])
@@ -612,6 +613,7 @@ BUILDERS = {
     "at 0": (build(at=0), {}, "mrope_positions.start"),
     "step floored": (build(time=lambda t, s, b: t * int(s)), {}, "mrope_positions.time_step"),
     "rounded": (build(time=lambda t, s, b: round(t * s)), {}, "mrope_positions.time_step"),
+    "pictures take no step": (build(takes_step=lambda part: part[0] > 1), {}, "mrope_positions.time_step"),
     "step rounded": (build(time=lambda t, s, b: t * round(s)), {}, "mrope_positions.time_step"),
     "from the largest": (build("last"), {}, "mrope_positions.after_picture"),
     "text on one axis": (build(text=lambda i: (i, 0, 0)), {}, "mrope_positions.text_axes"),
