@@ -345,6 +345,7 @@ WORDS = [
     (alibi(mask=lambda d: d < -3), "bias_fn", "shows each query 3 keys ahead: its number, or the edge of the mask, is"),
     (lambda n: authors(n)[::-1], "slopes_fn", "another order: the exponents are [8.0, 7.0, 6.0"),
     (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be visible; found hidden, expected seen"),
+    (alibi(mask=lambda d: d - d[0, 0] < 0), "bias_fn", "the mask, or both the mask and the bias, count queries from 0"),
     (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "the score is lost"),
     (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is, divided by sqrt(64)"),
 ]
