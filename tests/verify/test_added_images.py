@@ -60,6 +60,31 @@ def summed(x):
     return x + (rows[:, None] + columns).permute(2, 0, 1)
 
 
+def refusing(subject, error=AssertionError, fits=lambda h, w: h == w):
+    """Return code that refuses an image of another size."""
+
+    def forward(x):
+        if not fits(*x.shape[2:]):
+            raise error("another size")
+        return subject(x)
+
+    return forward
+
+
+def at_14(h, w):
+    return h == w == 14
+
+
+def through_numpy(x):
+    """Fail in an operation, not by a refusal, where an image is not square."""
+    square = image()(torch.zeros(1, D, x.shape[2], x.shape[2])).numpy()
+    return x + torch.from_numpy(square.reshape(1, *x.shape[1:]))
+
+
+def of_14(x):
+    return x + image()(torch.zeros(1, D, 14, 14))
+
+
 def to_size(p, n, other):
     return p / (n + 1e-6) * TAU
 
@@ -76,6 +101,10 @@ CASES = [
     ("sinusoidal2d.grid_flattened_wrong", image(lambda i, j, h, w: ((i * w + j) % h, (i * w + j) // h)), TWO),
     ("sinusoidal2d.grid_shape_square", image(lambda i, j, h, w: ((i * w + j) // 16, (i * w + j) % 16)), TWO),
     ("sinusoidal2d.grid_shape_square", lambda x: x + image()(torch.zeros(1, D, x.shape[2], x.shape[2])), TWO),
+    ("sinusoidal2d.grid_shape_square", through_numpy, TWO),
+    ("sinusoidal2d.axes_swapped", refusing(image(join="xy")), ROWS_FIRST),
+    ("sinusoidal2d.start", refusing(image(start=5.0), fits=at_14), TWO),
+    ("sinusoidal2d.start", lambda x: of_14(x) + image(start=5.0)(0 * x) - image()(0 * x), {**TWO, "grid": [14, 14]}),
     ("sinusoidal.frequency.base", image(base=777.0), TWO),
     ("sinusoidal.frequency.divisor", image(w=B ** (-2 * Q / D)), TWO),
     ("sinusoidal.frequency.precedence", image(w=torch.exp(-Q * 2), join="woven", start=1.0), LOFTR),
@@ -90,7 +119,7 @@ CASES = [
     ("sinusoidal2d.mismatch", image(lambda i, j, h, w: (i + j / 3, j - i / 5)), TWO),
     # two at once: the first one named is one of them
     ("sinusoidal.frequency.base", image(base=1000.0, join="xy", half=True), BLOCKS),
-    ("sinusoidal2d.start", image(start=1.0, join="xy", half=True), BLOCKS),
+    ("sinusoidal2d.axes_swapped", image(start=1.0, join="xy", half=True), BLOCKS),
     ("sinusoidal2d.start", image(start=1.0, base=1000.0, half=True), BLOCKS),
     ("sinusoidal2d.axes_swapped", image(join="xy"), BLOCKS),
     # nothing wrong
@@ -114,6 +143,27 @@ CASES = [
 @pytest.mark.parametrize(("want", "subject", "spec"), CASES)
 def test_an_image_is_judged(want, subject, spec):
     assert named(subject, "additive_2d_module", spec) == want
+
+
+LEFT = [
+    (refusing(image()), {"dim": D}, "images that are not square: "),
+    (refusing(image(), ValueError), {}, "images that are not square: "),
+    (refusing(image(), NotImplementedError, at_14), {"dim": D}, "images of other sizes than 14 x 14: "),
+    (of_14, {"dim": D, "grid": [14, 14]}, "images of other sizes than 14 x 14: "),
+    (refusing(image()), {"dim": D, "grid": 6}, "images of other sizes than 6 x 6: "),
+    (
+        refusing(image(), fits=lambda h, w: (h, w) == (4, 6)),
+        {"grid": [4, 6], "dim": D},
+        "images of other sizes than 4 x 6",
+    ),
+]
+
+
+@pytest.mark.parametrize(("subject", "spec", "words"), LEFT)
+def test_images_that_code_refuses_are_not_judged(subject, spec, words):
+    spec = {"encoding": "sinusoidal2d", "layout": "interleaved", "order": "yx", **spec}
+    report = verify.check(subject, convention="additive_2d_module", spec=spec)
+    assert (report.status, report.not_judged[0].startswith(words)) == ("pass", True), report
 
 
 @pytest.mark.parametrize("d", [16, 10])

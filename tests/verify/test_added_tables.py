@@ -234,6 +234,18 @@ def by_column(table, h, w):
     return F.interpolate(table.reshape(1, 6, 4, D).permute(0, 3, 2, 1), size=(h, w), mode="bilinear")[0]
 
 
+def exchanged(table, h, w):
+    """Take the rows of the table for its columns on the way to another size only."""
+    if (h, w) == (4, 6):
+        return table.T.reshape(D, h, w)
+    return F.interpolate(table.T.reshape(1, D, 6, 4), size=(h, w), mode="bilinear")[0]
+
+
+def squares(table, h, w):
+    assert h == w
+    return numbered(7)(table, h, w)
+
+
 def transposed(table, h, w):
     """Transpose the table on the way to another size only."""
     grid = table.reshape(1, 7, 7, D)
@@ -289,6 +301,8 @@ IMAGES = [
     ("learned.grid.axes_swapped", TURNED, {"order": "yx"}),
     ("learned.grid.axes_swapped", Table((24, D), by_column), {"grid": [4, 6]}),
     ("pass", Table((24, D), by_column), {"grid": [4, 6], "order": "xy"}),
+    ("learned.grid.axes_swapped", Table((24, D), exchanged), {"grid": [4, 6], "interpolation": "bilinear"}),
+    ("pass", Table((49, D), squares), {"dim": None}),
     ("learned.grid.axes_shared", Table((40, D // 2), from_the_first, (40, D // 2)), {}),
     ("pass", Table((40, D // 2), lambda t, h, w: from_the_first(t, t, h, w)), {"order": "xy"}),
     ("learned.grid.stride", Table((400, D), numbered(None)), {}),

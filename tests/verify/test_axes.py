@@ -58,6 +58,16 @@ def rotate(order="yx", base=100.0, pairing="block", graded=True, clockwise=False
     return rope
 
 
+def refusing(subject, size=None):
+    """Return a table that refuses images of another size, or that are not square."""
+
+    def of(h, w):
+        assert (h, w) == (size or (h, h)), "another size"
+        return subject(h, w)
+
+    return of
+
+
 class Keeps:
     """A subject that keeps its first result of each size."""
 
@@ -111,6 +121,10 @@ TABLES = {
     "one series in blocks": (table("yx", False, "shared"), ROWS | {"ladder": "shared"}, "pass"),
     "dealt": (table("yx", False, "dealt"), ROWS | {"ladder": "dealt"}, "pass"),
     "from 1": (table(place=lambda t, h, w: (t // w + 1, t % w + 1)), ROPE2D, "equivalent"),
+    "square": (refusing(table()), ROPE2D, "pass"),
+    "of one size": (refusing(table(), (14, 14)), ROPE2D, "pass"),
+    "square, rows first": (refusing(table("yx")), ROPE2D, "rope2d.axes_swapped"),
+    "of one size, base": (refusing(table(base=500000.0), (14, 14)), ROPE2D, "rope2d.config.theta_not_read"),
     "rows first, not asked": (table("yx"), ROPE2D, "rope2d.axes_swapped"),
     "blocks for alternating": (table("yx", False, "shared"), WOVEN, "rope2d.interleaved_axes"),
     "alternating for blocks": (table("yx", True), ROWS, "rope2d.interleaved_axes"),
@@ -559,6 +573,7 @@ def build(
     text=lambda i: (i,) * 3,
     order=lambda cells: cells,
     at=1,
+    takes_step=lambda part: True,
 ):
     """Return positions(segments, time_steps) as a processor writes it, token by token."""
 
@@ -569,7 +584,7 @@ def build(
                 tokens += [[begin + n for n in text(i)] for i in range(part)]
                 begin += part - (after == "last")
                 continue
-            step, (frames, h, w) = next(steps), part
+            step, (frames, h, w) = next(steps) if takes_step(part) else 1.0, part
             times = [time(t, step, begin) for t in range(frames)]
             sides = [(y, x) if not flip else (x, y) for y in range(h) for x in range(w)]
             cells = order([(t, y, x) for t in times for y, x in sides])
@@ -598,6 +613,7 @@ BUILDERS = {
     "at 0": (build(at=0), {}, "mrope_positions.start"),
     "step floored": (build(time=lambda t, s, b: t * int(s)), {}, "mrope_positions.time_step"),
     "rounded": (build(time=lambda t, s, b: round(t * s)), {}, "mrope_positions.time_step"),
+    "pictures take no step": (build(takes_step=lambda part: part[0] > 1), {}, "mrope_positions.time_step"),
     "step rounded": (build(time=lambda t, s, b: t * round(s)), {}, "mrope_positions.time_step"),
     "from the largest": (build("last"), {}, "mrope_positions.after_picture"),
     "text on one axis": (build(text=lambda i: (i, 0, 0)), {}, "mrope_positions.text_axes"),

@@ -69,6 +69,7 @@ BUCKETS = {
     "no sign": (lambda r: bucket(-r.abs()), BOTH, "fail", "t5.bucket.sign_lost"),
     "always 128": (bucket, {**BOTH, "max_distance": 256}, "fail", "t5.bucket.max_distance_hardwired"),
     "always 32": (bucket, {**BOTH, "num_buckets": 64}, "fail", "t5.bucket.num_buckets_hardwired"),
+    "minus missing": (lambda r: r.clamp(max=0), PAST, "fail", "t5.bucket.not_absolute"),
     "key + 1": (lambda r: bucket(r + 1), BOTH, "fail", "t5.bucket.off_by_one"),
     "key + 1, ahead": (lambda r: bucket(r - (r > 0).long()) + 16 * (r == 1), BOTH, "fail", "t5.bucket.off_by_one"),
     "span": (partial(bucket, log=by_all), BOTH, "fail", "t5.bucket.formula"),
@@ -241,6 +242,7 @@ def swin(**options):
 ENCODER, DECODER = {"encoding": "t5", **BOTH}, {"encoding": "t5", **PAST}
 SWIN, CLIPPED = {"encoding": "swin_bias", "window": (3, 5)}, {"encoding": "relative_bias", "causal": True, "heads": 4}
 OPEN = {"encoding": "relative_bias", "heads": 4, "max_distance": 16}
+T5_FROM_0 = "t5.kv_cache.query_from_zero"
 OPEN_FROM_0 = "relative_bias.kv_cache.query_from_zero"
 both_sides = masked(lambda d: d.abs() > 20)
 TABLES = {
@@ -257,6 +259,7 @@ TABLES = {
     "heads viewed": (viewed(hidden(T5())), ENCODER, "fail", "t5.bias.heads_viewed"),
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),
     "dropped": (hidden(T5(False), lambda t, q, k: t * (q > 1)), DECODER, "fail", "t5.decode.bias_dropped"),
+    "last row": (hidden(T5(False), lambda t, q, k: t if q == k else t[:, -1:]), DECODER, "fail", T5_FROM_0),
     "kept": (ByKeys(), DECODER, "fail", "t5.bias.state_kept"),
     "by places": (lambda *n: torch.arange(math.prod(n)).reshape(n), DECODER, "fail", "t5.bias.not_by_distance"),
     "window": (hidden(T5(False), decoder(64)), {**DECODER, "window": 64}, "pass", ""),

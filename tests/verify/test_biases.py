@@ -96,6 +96,22 @@ def of_queries(h, q, k):
     return (-torch.tensor(series(h))[:, None] * ahead_by(q, k)).expand(h, q, k)
 
 
+def all_only(bias, error=ValueError):
+    """Return a bias that refuses fewer queries than keys, as code without a cache does."""
+
+    def of(h, q, k):
+        if q != k:
+            raise error("only self-attention without a cache")
+        return bias(h, q, k)
+
+    return of
+
+
+def no_step(h, q, k):
+    """Fail in an operation, not by a refusal, after a cache."""
+    return alibi()(h, k, k).view(h, q, q)
+
+
 BIASES = {
     "symmetric": (alibi(), {}, "pass", ""),
     "fixed heads": (lambda h, q, k: alibi()(6, q, k), {"heads": 6}, "pass", ""),
@@ -114,6 +130,10 @@ BIASES = {
     "array": (alibi(out=lambda t: t.numpy()), {}, "pass", ""),
     "window of 1": (alibi(mask=lambda d: d != 0), {**CAUSAL, "window": 1}, "cannot_tell", ""),
     "sign": (alibi(lambda d: -d), {}, "fail", "sign"),
+    "no cache": (all_only(alibi()), CAUSAL, "pass", ""),
+    "no cache, sides not said": (all_only(alibi(), AssertionError), EIGHT, "pass", ""),
+    "no cache, sign": (all_only(alibi(lambda d: -d), NotImplementedError), {**CAUSAL, **EIGHT}, "fail", "sign"),
+    "steps fail": (no_step, {**CAUSAL, **EIGHT}, "fail", "subject.raises"),
     "sign, then squares": (lambda h, q, k: alibi(lambda d: -d if q == k else d**2)(h, q, k), {}, "fail", "sign"),
     "first rows": (alibi(d=local), {}, "fail", "buffer_slice_shifted"),
     "mask off by one": (alibi(torch.clone, mask=lambda d: d < -1), {}, "fail", "mask.shows_ahead"),
@@ -325,6 +345,7 @@ WORDS = [
     (alibi(mask=lambda d: d < -3), "bias_fn", "shows each query 3 keys ahead: its number, or the edge of the mask, is"),
     (lambda n: authors(n)[::-1], "slopes_fn", "another order: the exponents are [8.0, 7.0, 6.0"),
     (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be visible; found hidden, expected seen"),
+    (alibi(mask=lambda d: d - d[0, 0] < 0), "bias_fn", "the mask, or both the mask and the bias, count queries from 0"),
     (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "the score is lost"),
     (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is, divided by sqrt(64)"),
 ]

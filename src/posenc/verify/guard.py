@@ -1,5 +1,6 @@
 """Call arbitrary code and read its results: errors there become findings, never tracebacks."""
 
+import dis
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from contextvars import ContextVar
@@ -119,6 +120,16 @@ def shaped(t: Any, shape: tuple[int, ...], what: str, *, grad: bool = False, hid
             raise _unusable("not_finite", f"{what} returned infinity", what)
         return read
     raise _unusable("result", f"{what} must return a tensor of shape {shape}; got {type(t).__name__}", what)
+
+
+def is_refusal(error: SubjectError) -> bool:
+    """Return whether a call was refused by a raise or assert statement, rather than failed in an operation."""
+    at = error.__cause__ and error.__cause__.__traceback__
+    while at and at.tb_next:
+        at = at.tb_next
+    if not at or "posenc.verify.remote" in at.tb_frame.f_globals.get("__name__", ""):  # an answer does not show why
+        return False
+    return at.tb_frame.f_code.co_code[at.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def rounding(t: Tensor) -> float:

@@ -130,8 +130,8 @@ class Calls:
             return True
         return False
 
-    def find(self, subject: Any, shape: Shape) -> None:
-        """Find the number of dimensions that a subject works with, by calling it.
+    def find(self, subject: Any, shape: Shape, *others: Shape) -> None:
+        """Find the number of dimensions that a subject works with, by calling it; it may refuse some shapes.
 
         Raises:
             SubjectError: No number works.
@@ -141,7 +141,7 @@ class Calls:
             self.dim = int(found.shape[-1]) if isinstance(found, Tensor) and found.ndim >= 2 else 0
             return
         for self.dim in (*TRIED_DIMS, *range(1, 2049)):
-            if self.works(subject, shape):
+            if any(self.works(subject, each) for each in (shape, *others)):
                 return
         self.raw(ready(subject), shape)  # its error is the finding
 

@@ -231,6 +231,8 @@ class Biases(Family):
         except SubjectError as error:
             if case.optional and error.cause.code == "subject.shape":  # a table ends
                 error.cause = replace(error.cause, code="subject.raises")
+            if size[1] < size[2] and guard.is_refusal(error):  # code that has no cache serves only as many queries
+                raise guard.NotAnsweredError(error.cause.message) from error
             raise
         if case.kind == "score":
             _check_score(one, size, value, f"{self.word}.score.not_added")

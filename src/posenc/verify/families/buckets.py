@@ -29,6 +29,7 @@ LASTS = {  # wrong ends of far distances
 SIGNED: Mapping[str, Callable[[Array], Array]] = {  # of query - key, with both sides visible
     "behind": lambda d: -d,
     "ahead": lambda d: d,
+    "past": lambda d: -np.maximum(d, 0),  # in a decoder
 }
 RENUMBERED = {  # wrong numbers of the rows
     "they start at 1": lambda rows, n: rows + 1,
@@ -246,8 +247,11 @@ class T5(Family):
             yield Fault("t5.bucket.exact_range", {"exact": share}, {"share": name})
         for more, name in (-1, "half, less one,"), (1, "half, and one more,"):
             yield Fault("t5.bucket.exact_range", {"more": more}, {"share": name})
-        for signed in SIGNED if both else ():
+        for signed in ("behind", "ahead") if both else ():
             yield Fault("t5.bucket.not_absolute", {"signed": signed}, {"side": signed})
+        if not both:
+            values = {"message": "distances are negative: a minus is missing", "fix": "Use -min(key - query, 0)."}
+            yield Fault("t5.bucket.not_absolute", {"signed": "past"}, values)
         for by in (1, -1):
             for name, what in ("reach", "|distance|"), ("shift", "key - query"):
                 yield Fault("t5.bucket.off_by_one", {name: by}, {"what": what, "by": by})

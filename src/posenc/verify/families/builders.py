@@ -1,6 +1,5 @@
 """Builders of M-RoPE positions: how code numbers text, images and video on the axes time, row and column."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,12 +21,17 @@ SEQUENCES: tuple[tuple[tuple[Part, ...], tuple[float, ...]], ...] = (
     ((2, (4, 1, 2), 3), (1.5,)),
     ((2, (5, 4, 2), 1), (0.5,)),
     ((1, (2, 1, 1), 1, (3, 1, 2), 2), (2.0, 3.0)),
+    ((1, (1, 2, 2), 1, (3, 1, 2), 2, (2, 2, 1), 1), (1.0, 2.0, 3.0)),
     ((40_000, (2, 2, 2), 3), (1.0,)),
 )
 AFTER = ("all_axes", "sides")
-OTHERS = {  # (index of the video, number of videos) -> the video whose step is used
-    "all videos use the step of the first": lambda i, n: 0,
-    "each video uses the step of the next one": lambda i, n: min(i + 1, n - 1),
+OTHERS: Mapping[str, Callable[[list[int], int], int]] = {
+    # (frames of the pictures up to this one, number of steps) -> whose step is used
+    "all videos use the step of the first": lambda frames, n: 0,
+    "each video uses the step of the next one": lambda frames, n: min(len(frames), n - 1),
+    "pictures take no step, so a video reads the step of an earlier part": lambda frames, n: max(
+        sum(f > 1 for f in frames) - 1, 0
+    ),
 }
 CELLS = {
     "columns": "cells are numbered column by column",
@@ -100,15 +104,16 @@ class Builder(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return the positions of a model's rule."""
         parts, steps = case.args
-        videos, columns, begin = itertools.count(), list[Array](), float(model["start"])
+        videos, columns, begin = list[int](), list[Array](), float(model["start"])
         for part in parts:
             if isinstance(part, int):
                 counted = np.outer(model["text"], np.arange(part, dtype=np.float64))
                 columns.append(counted + begin * np.array(model["begun"])[:, None])
                 begin += part - (model["after"] == "last")
                 continue
-            video, sides, frames = next(videos), part[1:], np.arange(part[0], dtype=np.float64)
-            step = steps[OTHERS[model["step"]](video, len(steps)) if model["step"] in OTHERS else video]
+            videos.append(part[0])
+            sides, frames = part[1:], np.arange(part[0], dtype=np.float64)
+            step = steps[OTHERS[model["step"]](videos, len(steps)) if model["step"] in OTHERS else len(videos) - 1]
             rule = STEPS.get(model["step"])
             times = rule(frames, step, begin) if rule else np.floor(_product(frames, step))
             grid = np.indices(sides[::-1])[::-1] if model["cells"] == "columns" else np.indices(sides)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 
 from posenc.verify.engine import Case, Fault, Seen
 from posenc.verify.engine.records import Array, Model
-from posenc.verify.families import added_faults, added_places
+from posenc.verify.families import added_faults, added_places, served
 from posenc.verify.families.added import Sinusoid
-from posenc.verify.families.added_calls import Shape, finding
+from posenc.verify.families.added_calls import Shape, finding, ready
 from posenc.verify.families.added_faults import JOINS
 from posenc.verify.guard import SubjectError
 
@@ -56,8 +57,14 @@ CELLS = {words: (code, cells) for code, written in _CELLS.items() for words, cel
 
 
 class Image(Sinusoid):
-    """Sinusoids of two axes, each with half of the channels: DETR, LoFTR, MAE and others."""
+    """Sinusoids of two axes, each with half of the channels: DETR, LoFTR, MAE and others.
 
+    Attributes:
+        sizes, left: The image to ask for in place of each one, and which are left out (see `served.images`).
+    """
+
+    sizes: served.Sizes | None = None
+    left = ""
     prefix, cut_wrong = "sinusoidal2d", "sinusoidal2d.start"
     ignores = "grid cls interpolation"
     shapes = ((1, 2, 3), (2, 3, 5), (3, 4, 2), (1, 9, 4))
@@ -74,6 +81,16 @@ class Image(Sinusoid):
             self.definition = "sinusoidal2d@detr"
         if self.calls.dim % 4 == 2:
             self.readings = [{**one, "narrow": few} for few in (False, True) for one in self.readings]
+
+    def observe(self, subject: Any, case: Case) -> Seen:
+        """Return the answer to one question, about images that the subject does not refuse."""
+        if self.sizes is None:
+            if not self.calls.dim:
+                self.calls.find(subject, self.call_shape, (2, 4, 4))
+            ask = lambda *size: self.calls.raw(ready(subject), (2, *size))  # noqa: E731
+            self.sizes, self.left = served.images(ask, self.call_shape[1:], self.spec.get("grid"))
+            self.ignores = self.ignores.replace("grid", "") if self.left else self.ignores
+        return super().observe(subject, replace(case, args=tuple((b, *self.sizes(*size)) for b, *size in case.args)))
 
     @property
     def width(self) -> int:
@@ -144,7 +161,9 @@ class Image(Sinusoid):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return the parts that were not judged."""
-        return ["images of more than 9 rows or columns, and images in half precision", *self.ignored()]
+        most = max((9, *(n for s in seen for n in s.case.args[-1][1:])))
+        beyond = f"images of more than {most} rows or columns, and images in half precision"
+        return [*filter(None, [self.left]), beyond, *self.ignored()]
 
 
 def _viewed(code: Array) -> Array:

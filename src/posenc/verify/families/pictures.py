@@ -15,6 +15,7 @@ from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import unrotated
 from posenc.verify.engine.records import Array, Model, kind
+from posenc.verify.families import served
 from posenc.verify.families.axes import FAR, LADDERS, Angles, keeps_nothing, places, shares, speeds
 from posenc.verify.families.mrope import MRope
 
@@ -201,6 +202,8 @@ class Picture(Grid):
     """Judge table(h, w) -> angles (h * w, pairs), row by row."""
 
     kinds = (kind("rope.state_kept", "turned", "near"),)
+    sizes: served.Sizes | None = None  # the image to ask for in place of each one
+    left = ""  # which are left out
 
     def faults(self) -> Iterator[Fault]:
         """Yield coordinates that span the image otherwise."""
@@ -237,7 +240,11 @@ class Picture(Grid):
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the table of one size."""
-        h, w = case.args
+        if self.sizes is None:
+            ask = partial(guard.call, fresh(subject), what="table(h, w)")
+            self.sizes, self.left = served.images(ask, SIZES[0], self.spec.get("grid"))
+        h, w = self.sizes(*case.args)
+        case = replace(case, args=(h, w), words=f"table({h}, {w})")
         found = guard.shaped(guard.call(fresh(subject), h, w, what=case.words), (h * w, self.n), case.words)
         keeps_nothing(subject, (w, h), (h, w), found, case.words)
         return Seen(case, found.detach().double().numpy())
@@ -253,7 +260,7 @@ class Picture(Grid):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what the specification leaves open; a table has no other places than its own."""
-        return [words for _, words in self.open if words]
+        return [*(words for _, words in self.open if words), *filter(None, [self.left])]
 
 
 class OfVectors(Angles):

@@ -140,6 +140,7 @@ class Line(Biases):
         if of_window or model["place"] == "flat":
             return np.full(size, np.nan if of_window else 0.0)
         d = distance(size) - (k_len - q_len) * (model["place"] == "start")
+        d = np.broadcast_to(d[-1:], d.shape) if model["place"] == "last" and q_len < k_len else d
         return np.asarray(self.values[:, (self.values.shape[1] // 2 - d).astype(int)])
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
@@ -176,6 +177,8 @@ class Line(Biases):
         for from_zero in False, True:
             mask = replace(self.truth["mask"], from_zero=from_zero)
             yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "start", "mask": mask})
+        words = "all queries of a call after a cache have the bias of the last one"
+        yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "last"}, {"message": words})
         yield Fault(f"{self.word}.decode.bias_dropped", {"place": "flat"})
 
     def _of_ends(self) -> Iterator[Fault]:

@@ -64,7 +64,7 @@ class TrainedImage(Added):
         """Return the answer to one question, for images of a size that works."""
         if not self.sizes:
             if not self.calls.dim:
-                self.calls.find(subject, self.shapes[0])
+                self.calls.find(subject, self.shapes[0], (2, 4, 4))
             tried = list(dict.fromkeys((self.asked, *SIZES) if min(self.asked) > 0 else SIZES))
             self.sizes = [size for size in tried if self.calls.works(subject, (1, *size))]
             if tried[0] == self.asked not in self.sizes:
@@ -84,7 +84,8 @@ class TrainedImage(Added):
                 found.setdefault(key, []).append(places)
         if not found:
             raise CannotTellError("no trained table was found in the graph of the result")
-        orders = {key: _judged(places) for key, places in found.items()}
+        said = {"cls": self.spec.get("cls") is not None, "grid": min(self.asked) > 0}
+        orders = {key: _judged(places, said) for key, places in found.items()}
         self._shared(subject, orders)
         first = max(orders.values(), key=len)
         if len(first) < 2:  # the first half shows it, if an order is declared and tables are not added
@@ -214,11 +215,13 @@ class TrainedImage(Added):
     def _transposed(self, grid: list[Array], turned: list[Array], lane: int, case: dict[str, Any]) -> list[Array]:
         """Return the places in a table that is numbered column by column, if that is declared and the case."""
         h, w = self.asked
-        if h == w or _order([place[..., lane] for place in turned]) != "xy":
+        order = _order([place[..., lane] for place in turned])
+        if h == w or len(order) < 2:
             return grid
-        if self.order != "xy":
+        if order == "yx" or self.order != "xy":
             words = f"the table is declared as a grid of {h} rows and {w} columns, but is read as one of {w} and {h}"
-            raise finding("learned.grid.axes_swapped", case, message=f"{words}: entries are counted down the columns")
+            words += ": entries are counted down the columns" if order == "xy" else ": rows and columns are exchanged"
+            raise finding("learned.grid.axes_swapped", case, message=words)
         return turned
 
     def predict(self, model: Model, case: Case) -> Array:
@@ -258,7 +261,7 @@ def _order(places: Sequence[Array]) -> str:
     return "" if "?" in found or len(set(found)) < len(found) else found
 
 
-def _judged(found: Sequence[Places]) -> str:
+def _judged(found: Sequence[Places], said: Mapping[str, bool]) -> str:
     """Return the axes of the image that a table's axes follow, in images of several sizes.
 
     Raises:
@@ -279,7 +282,9 @@ def _judged(found: Sequence[Places]) -> str:
     if one_line or all(_order(grid) or _order([place.reshape(w, h) for place in grid]) for (h, w), _, grid in found):
         (h, w), words = found[0][0], "as one line" if one_line else "to exchanged rows and columns"
         raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"a table is interpolated {words}")
-    raise CannotTellError(
-        "cells use entries of the table in an unknown order; if it has a row for a class token or is made for a grid "
-        'that is not square, declare it: "cls": true, "grid": [rows, columns]'
-    )
+    hints = {
+        "cls": 'if it has a row for a class token, declare "cls": true',
+        "grid": 'if it is made for a grid that is not square, declare "grid": [rows, columns]',
+    }
+    open_ = [hint for word, hint in hints.items() if not said[word]]
+    raise CannotTellError("; ".join(["cells use entries of the table in an unknown order", *open_]))
