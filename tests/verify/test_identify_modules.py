@@ -341,6 +341,15 @@ NO_LINE = {
         lambda: of("ImageGPT", n_embd=32, n_layer=1, n_head=2, vocab_size=9),
         "whether its rows are cells of an image or places of a text",
     ),
+    "sines that timm's EVA-02 keeps for its rotation": (
+        lambda: Tables(
+            pos_embed=torch.cat(
+                [f(torch.arange(64)[:, None] % 8 * ladder(32, 50.0)) for f in (torch.sin, torch.cos)], 1
+            ),
+            patch_embed=torch.ones(3, 4, 5),
+        ),
+        "positions: no tensor has a name and a shape of known position code",
+    ),
     "another name": (
         lambda: of("XGLM", d_model=32, attention_heads=2, num_layers=1, ffn_dim=32, vocab_size=9),
         "positions: no tensor has a name and a shape of known position code",

@@ -350,13 +350,13 @@ def _added(held: Held) -> Identification | str | None:
             unknown = (BARE.replace("half", "interleaved"),)
             return Identification("module", "table", line=call("RoPE", head_dim=head_dim, **own), unknown=unknown)
         return sines
+    if fixed:
+        return None  # a fixed table of another kind, such as a Conformer's sines or those of a rotation
     if text and prefix is not None:
         return Identification("module", unknown=("whether its rows are cells of an image or places of a text",))
     if prefix is not None:
         side = math.isqrt(rows - prefix)
         return call("Learned2D", d_model=d_model, height=side, width=side, n_prefix=unless(prefix, 0))
-    if fixed:
-        return None  # a fixed table of another kind, such as the relative sines of a Conformer
     padding = getattr(owner, "padding_idx", None)  # RoBERTa counts from the row after it
     offset = getattr(owner, "offset", 0 if padding is None else padding + 1)
     offset = offset if isinstance(offset, int) else 0
