@@ -342,12 +342,7 @@ NO_LINE = {
         "whether its rows are cells of an image or places of a text",
     ),
     "sines that timm's EVA-02 keeps for its rotation": (
-        lambda: Tables(
-            pos_embed=torch.cat(
-                [f(torch.arange(64)[:, None] % 8 * ladder(32, 50.0)) for f in (torch.sin, torch.cos)], 1
-            ),
-            patch_embed=torch.ones(3, 4, 5),
-        ),
+        lambda: nn.ModuleDict({"patch_embed": nn.Linear(3, 4), "rope": Tables(pos_embed=torch.rand(64, 32).sin())}),
         "positions: no tensor has a name and a shape of known position code",
     ),
     "another name": (
