@@ -49,7 +49,7 @@ def given(batch: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tenso
 
 
 def export(module: nn.Module, args: tuple[Any, ...], shapes: Any, how: str = "not strict") -> Any:
-    """Export, write, read, and return the module: what somebody else would run; or what `torch.jit.trace` returns."""
+    """Export, write, read, and return the module: what another process would run; or what `torch.jit.trace` returns."""
     if how == "traced":
         return torch.jit.trace(module, args, check_trace=False)
     file = io.BytesIO()
