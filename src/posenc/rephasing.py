@@ -6,7 +6,7 @@ from torch import Tensor
 
 from posenc import kernels
 from posenc.encoding import Placed, Pos
-from posenc.families import Rotary, check_heads, check_lanes
+from posenc.families import Rotary, check_tokens
 from posenc.families.angles import tabulate
 
 
@@ -45,8 +45,7 @@ def rephase(
             )
     exact = old._check(pos, torch.float32)
     _compare(old, new, exact)
-    check_lanes("rephase", k, old.head_dim)
-    check_heads("rephase", k, exact.shape if old.n_axes == 1 else exact.shape[:-1])
+    check_tokens("rephase", k, old.head_dim, exact.shape if old.n_axes == 1 else exact.shape[:-1])
     change = new.frequencies() - old.frequencies()
     dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
     cos, sin = (t.unsqueeze(-3) for t in tabulate(exact, change, dtype=dtype, gain=new.gain() / old.gain()))

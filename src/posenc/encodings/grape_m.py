@@ -5,7 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, kernels
-from posenc.families import Rotary, by_key_head, check_heads, check_lanes, geometric, no_autocast, wide_parameter
+from posenc.families import Rotary, by_key_head, check_tokens, geometric, no_autocast, wide_parameter
 from posenc.registry import register
 
 
@@ -103,8 +103,7 @@ class GRAPEM(Rotary):
         raise ValueError(f"{self.name}: planes lie across all dimensions, so none can be left out. Rotate whole heads.")
 
     def _rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
-        check_lanes(self.name, x, self.head_dim)
-        check_heads(self.name, x, tables[0].shape[:-2])
+        check_tokens(self.name, x, self.head_dim, tables[0].shape[:-2])
         cos, sin = (t.movedim(-2, -3).unsqueeze(-3) for t in tables)
         with no_autocast(x.device):
             basis, lanes = self.basis().to(cos.dtype), by_key_head(self.name, x.to(cos.dtype), self.n_kv_heads)

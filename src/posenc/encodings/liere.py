@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from posenc.encoding import Placed, Pos
-from posenc.families import Budgeted, check_heads, check_lanes, no_autocast, size, wide_parameter
+from posenc.families import Budgeted, check_tokens, no_autocast, size, wide_parameter
 from posenc.registry import register
 
 _AT_ONCE = 32_768  # numbers of the matrices whose exponentials are computed together: 256 KiB
@@ -110,8 +110,7 @@ class LieRE(Budgeted):
         nn.init.normal_(self.skew, std=self.init_std)
 
     def _rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
-        check_lanes(self.name, x, self.head_dim)
-        check_heads(self.name, x, rotation.shape[:-3])
+        check_tokens(self.name, x, self.head_dim, rotation.shape[:-3])
         with no_autocast(x.device):
             blocks = x.to(rotation.dtype).unflatten(-1, (-1, self.block))
             rotated = torch.einsum("...snij,...hsnj->...hsni", rotation, blocks)

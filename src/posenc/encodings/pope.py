@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from posenc import frequencies, kernels
 from posenc.encoding import Placed, Pos
-from posenc.families import Budgeted, by_key_head, check_heads, check_lanes, check_word, geometric, wide_parameter
+from posenc.families import Budgeted, by_key_head, check_tokens, check_word, geometric, wide_parameter
 from posenc.families.angles import tabulate
 from posenc.registry import register
 
@@ -122,8 +122,7 @@ class PoPE(Budgeted):
 
     def _tables(self, x: Tensor, placed: Placed) -> tuple[Tensor, Tensor]:
         cos, sin = placed.parts
-        check_lanes(self.name, x, self.head_dim)
-        check_heads(self.name, x, cos.shape[:-1])
+        check_tokens(self.name, x, self.head_dim, cos.shape[:-1])
         return cos.unsqueeze(-3), sin.unsqueeze(-3)
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
-from posenc.families import check_heads, check_word
+from posenc.families import check_tokens, check_word
 from posenc.registry import register
 
 
@@ -95,7 +95,7 @@ class QueryTemperature(Encoding):
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
         """Return scaled queries, rounded once."""
-        check_heads(self.name, q, placed.parts[0].shape)
+        check_tokens(self.name, q, q.shape[-1], placed.parts[0].shape)
         return (q * self._factor(placed)).to(q.dtype)
 
     def _factor(self, placed: Placed) -> Tensor:

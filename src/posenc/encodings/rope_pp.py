@@ -6,7 +6,7 @@ from torch import Tensor
 
 from posenc import frequencies
 from posenc.encoding import Placed
-from posenc.families import Given, OwnFrequencies, Rotary, check_heads, check_lanes, geometric
+from posenc.families import Given, OwnFrequencies, Rotary, check_tokens, geometric
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -99,8 +99,7 @@ class RoPEPlusPlus(OwnFrequencies, Rotary):
         return self._rotate(self._quarter(q), placed.parts)
 
     def _check_queries(self, q: Tensor, placed: Placed) -> None:
-        check_lanes(self.name, q, self.head_dim)
-        check_heads(self.name, q, placed.pos.shape)
+        check_tokens(self.name, q, self.head_dim, placed.pos.shape)
         if q.ndim != 4 or q.shape[1] != self.n_heads:
             raise ValueError(
                 f"{self.name}: made for n_heads={self.n_heads}, each query's real head followed by its imaginary one; "

@@ -13,8 +13,7 @@ from posenc.families import (
     Budgeted,
     ReadsTokens,
     check_groups,
-    check_heads,
-    check_lanes,
+    check_tokens,
     geometric,
     no_autocast,
     wide_parameter,
@@ -171,8 +170,7 @@ class SelectiveRoPE(ReadsTokens, Budgeted):
             nn.init.uniform_(weight, -(weight.shape[1] ** -0.5), weight.shape[1] ** -0.5)
 
     def _rotate(self, x: Tensor, placed: Placed, sense: int) -> Tensor:
-        check_lanes(self.name, x, self.head_dim)
-        check_heads(self.name, x, placed.pos.shape)
+        check_tokens(self.name, x, self.head_dim, placed.pos.shape)
         check_groups(self.name, x, self.n_kv_heads)
         cos, sin = (t.movedim(-2, -3) for t in placed.parts[:2])
         return kernels.rotate(x, cos, sense * sin, pairing="half")

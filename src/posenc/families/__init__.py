@@ -4,7 +4,7 @@ from posenc.families.angles import geometric
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.cameras import CameraTransform
 from posenc.families.embedded import Additive, Embedded, with_table
-from posenc.families.heads import by_key_head, check_groups, check_heads, check_lanes, of_each_head
+from posenc.families.heads import by_key_head, check_groups, check_lanes, check_tokens, of_each_head
 from posenc.families.norm import Norm
 from posenc.families.numbers import (
     autocast_dtype,
@@ -45,8 +45,8 @@ __all__ = [
     "autocast_dtype",
     "by_key_head",
     "check_groups",
-    "check_heads",
     "check_lanes",
+    "check_tokens",
     "check_word",
     "entries",
     "finite",

@@ -11,7 +11,7 @@ from torch import Tensor
 from posenc import kernels, positions
 from posenc.encoding import Placed, Pos
 from posenc.families.angles import tabulate
-from posenc.families.heads import check_heads, check_lanes
+from posenc.families.heads import check_tokens
 from posenc.families.numbers import no_autocast
 from posenc.families.options import Budgeted
 from posenc.families.tables import Matrices, Table
@@ -151,8 +151,7 @@ class CameraTransform(Budgeted):
     def _transform(
         self, what: str, x: Float[Tensor, "*batch heads seq head_dim"], matrix: Tensor, cos: Tensor, sin: Tensor
     ) -> Tensor:
-        check_lanes(self.name, x, self.head_dim, what)
-        check_heads(self.name, x, cos.shape[:-1], what)
+        check_tokens(self.name, x, self.head_dim, cos.shape[:-1], what)
         if cos.ndim > 2:  # a batch: the same for all heads
             cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)
         with no_autocast(x.device):

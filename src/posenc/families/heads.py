@@ -59,15 +59,26 @@ def check_lanes(who: str, x: Tensor, head_dim: int, what: str = "q and k") -> No
         )
 
 
-def check_heads(who: str, x: Tensor, where: Sequence[int], what: str = "q and k") -> None:
-    """Raise unless q, k or v (batch, heads, seq, head_dim) has a token for each position of shape `where`.
+def check_tokens(who: str, x: Tensor, head_dim: int, where: Sequence[int], what: str = "q and k") -> None:
+    """Raise as `check_lanes`, and unless q, k or v (batch, heads, seq, head_dim) has a token for each position.
+
+    Args:
+        who: The encoding's name.
+        x: The queries, keys or values.
+        head_dim: Their width.
+        where: The shape of the positions, without axes.
+        what: Their name.
 
     Raises:
-        ValueError: They do not.
+        TypeError: They are integers or complex.
+        ValueError: They have another width, or other tokens.
     """
-    if x.shape[-2] != where[-1] or (len(where) == 2 and (x.ndim != 4 or where[0] not in (1, x.shape[0]))):
+    shape = x.shape
+    if not x.is_floating_point() or len(shape) < 2 or shape[-1] != head_dim:
+        check_lanes(who, x, head_dim, what)
+    if shape[-2] != where[-1] or (len(where) == 2 and (len(shape) != 4 or where[0] not in (1, shape[0]))):
         raise ValueError(
-            f"{who}: {what} must have a token for each of their positions; got shape {tuple(x.shape)} and "
+            f"{who}: {what} must have a token for each of their positions; got shape {tuple(shape)} and "
             f"positions of shape {tuple(where)}. With a cache, k_placed must cover all keys passed."
         )
 

@@ -13,7 +13,7 @@ from posenc import kernels
 from posenc.config.values import short
 from posenc.encoding import Placed, Pos
 from posenc.families.angles import tabulate
-from posenc.families.heads import check_groups, check_heads, check_lanes, check_out
+from posenc.families.heads import check_groups, check_out, check_tokens
 from posenc.families.norm import Norm, as_norm
 from posenc.families.options import Budgeted
 
@@ -179,7 +179,7 @@ class Rotary(Budgeted):
         q_tables = self._tables(placed.parts[:2])
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
-        written: Any = kernels.rotate_all((q, k), tables, way, out=out, who=self.name)
+        written: Any = kernels.rotate_all((q, k), tables, way, out, self.name)
         return written  # type: ignore[no-any-return]
 
     def _normalised(self, name: str, given: Norm | nn.RMSNorm | None, x: Tensor, placed: Placed) -> Tensor:
@@ -207,25 +207,27 @@ class Rotary(Budgeted):
 
     def _check_both(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> None:
         who, here, there = self.name, placed.pos, k_placed.pos
-        for x, pos in ((q, here), (k, there)):
-            check_lanes(who, x, self.head_dim)
-            check_heads(who, x, pos.shape if self.n_axes == 1 else pos.shape[:-1])
-            if self.n_kv_heads is not None:
-                check_groups(who, x, self.n_kv_heads)
+        where = here.shape if self.n_axes == 1 else here.shape[:-1]
+        check_tokens(who, q, self.head_dim, where)
+        if there is not here:
+            where = there.shape if self.n_axes == 1 else there.shape[:-1]
+        check_tokens(who, k, self.head_dim, where)
+        if self.n_kv_heads is not None:
+            check_groups(who, q, self.n_kv_heads)
+            check_groups(who, k, self.n_kv_heads)
         if q.dtype != k.dtype:
             raise TypeError(
                 f"{who}: q and k must have one dtype, because scores are their products; got {q.dtype} and "
                 f"{k.dtype}. Cast one of them."
             )
-        if not q.device == k.device == here.device == there.device:
+        if not q.device == k.device == here.device or (there is not here and there.device != k.device):
             raise ValueError(
                 f"{who}: q, k and their positions must be on one device; got q on {q.device}, k on {k.device}, "
                 f"positions on {here.device}. Move them to one before place and rotate."
             )
 
     def _rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
-        check_lanes(self.name, x, self.head_dim)
-        check_heads(self.name, x, tables[0].shape[: -1 if self.n_kv_heads is None else -2])
+        check_tokens(self.name, x, self.head_dim, tables[0].shape[: -1 if self.n_kv_heads is None else -2])
         if self.n_kv_heads is not None:
             check_groups(self.name, x, self.n_kv_heads)
         cos, sin = self._tables(tables)

@@ -7,7 +7,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
-from posenc.families.heads import check_heads, check_lanes
+from posenc.families.heads import check_tokens
 from posenc.families.rotary import Rotary
 
 
@@ -68,6 +68,5 @@ class ValueRotary(Encoding):
         self.rope.reset_parameters()
 
     def _rotate(self, what: str, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        check_lanes(self.name, x, self.rope.head_dim, what)
-        check_heads(self.name, x, cos.shape[: -1 if self.rope.n_kv_heads is None else -2], what)
+        check_tokens(self.name, x, self.rope.head_dim, cos.shape[: -1 if self.rope.n_kv_heads is None else -2], what)
         return self.rope._rotate(x, (cos, sin))

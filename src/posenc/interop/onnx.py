@@ -113,7 +113,7 @@ def rotary_nodes(module: nn.Module, *, max_len: int | None = None) -> Iterator[N
     stored = {} if max_len is None else _tables(module, max_len)
     plain_rotate, plain_parts = eager.rotate, Rotary.parts
 
-    def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
+    def rotate(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing, side: Side = "first") -> Tensor:
         function = _node if is_exporting() and _fits(x, cos, side) else plain_rotate
         return function(x, cos, sin, pairing=pairing, side=side)
 

@@ -16,7 +16,6 @@ def rotate(
     x: Float[Tensor, "*x_batch seq head_dim"],
     cos: Float[Tensor, "*t_batch seq n_pairs"],
     sin: Float[Tensor, "*t_batch seq n_pairs"],
-    *,
     pairing: Pairing,
     side: Side = "first",
 ) -> Float[Tensor, "*x_batch seq head_dim"]:
@@ -53,14 +52,13 @@ def rotate(
         first, second = a * cos - b * sin, b * cos + a * sin
     if first.dtype != x.dtype:
         first, second = first.to(x.dtype), second.to(x.dtype)
-    if pairing == "interleaved":
-        both = torch.stack((first, second), dim=-1)
-        rotated = both.reshape(*both.shape[:-2], 2 * n_pairs)  # not flatten, which does not support batched gradients
-        parts: tuple[Tensor, ...] = (rotated,)
+    if pairing == "half":
+        parts = [first, second]
     else:
-        parts = first, second
+        both = torch.stack((first, second), dim=-1)
+        parts = [both.reshape(*both.shape[:-2], 2 * n_pairs)]  # not flatten, which does not support batched gradients
     if rest:
-        parts = (*parts, untouched) if side == "first" else (untouched, *parts)
+        parts.insert(len(parts) if side == "first" else 0, untouched)
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 

@@ -39,7 +39,6 @@ def rotate_all(
     xs: Sequence[Tensor],
     tables: Sequence[Tables],
     way: Way,
-    *,
     out: Sequence[Tensor] | None = None,
     who: str = "rotate",
 ) -> tuple[Tensor, ...]:
@@ -66,7 +65,7 @@ def rotate_all(
         return _written(_formulas(xs, tables, way), out)
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in xs)
     if way.backend == "auto" and out is None and not learns and _are_small(xs):
-        return tuple(_formulas(xs, tables, way))
+        return _small(xs, tables, way)
     of_tables = [t for pair in tables for t in pair]
     given = list({id(t): t for t in (*xs, *of_tables, *(out or ()))}.values())  # q and k usually share tables
     if not _are_memory(given):
@@ -81,7 +80,7 @@ def rotate_all(
 
 
 def _are_small(xs: Sequence[Tensor]) -> bool:
-    return xs[0].is_cpu and sum([x.numel() for x in xs]) < _SMALL
+    return xs[0].is_cpu and xs[0].numel() + xs[-1].numel() < _SMALL
 
 
 def _are_memory(tensors: Sequence[Tensor]) -> bool:
@@ -103,7 +102,18 @@ def _is_memory(t: Tensor) -> bool:
 
 def _formulas(xs: Sequence[Tensor], tables: Sequence[Tables], way: Way) -> list[Tensor]:
     pairing, side, _ = way
-    return [eager.rotate(x, *pair, pairing=pairing, side=side) for x, pair in zip(xs, tables, strict=True)]
+    return [eager.rotate(x, cos, sin, pairing, side) for x, (cos, sin) in zip(xs, tables, strict=True)]
+
+
+def _small(xs: Sequence[Tensor], tables: Sequence[Tables], way: Way) -> tuple[Tensor, ...]:
+    """Rotate few numbers; q and k of one sequence in one go, since here the number of operations is what takes time."""
+    q, k = xs[0], xs[-1]
+    shape, k_shape, (cos, sin) = q.shape, k.shape, tables[0]
+    shares = k is not q and tables[-1][0] is cos and cos.ndim == 2
+    if shares and type(q) in KINDS and len(shape) == 4 and shape[0] == k_shape[0] == 1:
+        both = eager.rotate(torch.cat((q, k), 1), cos, sin, way.pairing, way.side)
+        return both.split((shape[1], k_shape[1]), 1)
+    return tuple(_formulas(xs, tables, way))
 
 
 def _written(rotated: Sequence[Tensor], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
