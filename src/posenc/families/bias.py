@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
-from posenc.families.numbers import floating, no_autocast
+from posenc.families.numbers import no_autocast
 from posenc.positions.checks import first_of_run
 
 
@@ -61,7 +61,7 @@ class Bias(Encoding):
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return the bias of each head over distances, for an encoding that depends only on those (`by_distance`)."""
         found = self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance))
-        return floating(found).expand(self.held[1], -1)  # an author need not use h
+        return _real(found).expand(self.held[1], -1)  # an author need not use h
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return the bias of head `h` for the parts that `place` made of one query and one key.
@@ -147,7 +147,7 @@ class Bias(Encoding):
         rows = tuple(part[..., :, None] for part in self._by_head(placed))
         columns = tuple(part[..., None, :] for part in self._by_head(k_placed))
         term = self.at(h, _single(rows), _single(columns))
-        return floating(term if term.ndim == 4 else term[None]).expand(-1, self.held[1], -1, -1)
+        return _real(term if term.ndim == 4 else term[None]).expand(-1, self.held[1], -1, -1)
 
     def _of_runs(self, placed: Placed, k_placed: Placed) -> Float[Tensor, "heads n"] | None:
         """Return the bias over falling distances, if there are fewer than pairs: positions are runs of integers."""
@@ -177,6 +177,11 @@ def keeps_promise(encoding: Encoding, promise: str, *methods: str) -> bool:
     order = type(encoding).__mro__
     promised, *defined = (next(i for i, cls in enumerate(order) if n in vars(cls)) for n in (promise, *methods))
     return promised <= min(defined)
+
+
+def _real(bias: Tensor) -> Tensor:
+    """Return whole numbers, such as distances, in float32."""
+    return bias if bias.is_floating_point() else bias.float()
 
 
 def _single(parts: tuple[Any, ...]) -> Any:
