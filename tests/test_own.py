@@ -206,6 +206,28 @@ def test_a_class_that_needs_more_than_sizes_is_named_with_the_argument():
     assert (cause.code, "Colour needs colour" in cause.message) == ("laws.no_encoding", True)
 
 
+class FloatVectors(posenc.Additive):
+    def vectors(self, pos):
+        return pos.float()
+
+
+class FlatFrequencies(posenc.Rotary):
+    def frequencies(self):
+        return torch.ones(self.rotary_dim // 2)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [
+        (FloatVectors(d_model=8), r"FloatVectors: vectors\(pos\) must return \(5, 8\), .*; got \(5,\)"),
+        (FlatFrequencies(head_dim=8), r"FlatFrequencies: frequencies\(\) must return .* = \(1, 4\), .*; got \(4,\)"),
+    ],
+)
+def test_results_of_another_shape_are_refused(encoding, message):
+    with pytest.raises(ValueError, match=message):
+        encoding.place(torch.arange(5))
+
+
 def test_a_content_bias_without_bias_or_vectors_is_refused():
     encoding, q = posenc.ContentBias(), torch.ones(1, 1, 2, 4)
     with pytest.raises(NotImplementedError, match=r"must define bias\(q, k, placed, k_placed\), or vectors"):
