@@ -216,7 +216,7 @@ class ContentBias(Encoding):
         with no_autocast(q.device):  # half precision would round the products before the softmax
             each = self.vectors(distance.flatten(), dtype).unflatten(1, distance.shape)
             each = each.transpose(0, 1) if distance.ndim == 3 else each[None]
-            products = (each @ self.queries(q.to(dtype))[..., None]).squeeze(-1)
+            products: Tensor = (each @ self.queries(q.to(dtype))[..., None]).squeeze(-1)
             of_keys = self.of_keys(k.to(dtype))
             return (products if of_keys is None else products + of_keys[:, :, None]) * self.score_scale(q.shape[-1])
 

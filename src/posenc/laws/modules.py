@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,12 +58,12 @@ def gradients(case: Case) -> Iterable[str]:
 
     values = tuple(p.detach().clone().requires_grad_() for p in learned)
     found = torch.autograd.grad(run(x, *values).square().sum(), values, allow_unused=True) if values else ()
+    rough: list[dict[str, Any]] = [{}, *([{"eps": 3e-3, "atol": 1e-2, "rtol": 1e-2}] if case.rounds else [])]
     zero = [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.ne(0).any())]
     if cut := [name for name in zero if not _common(case, name, pos)]:
         yield f"no gradient reaches {', '.join(cut)}"
     elif not any(
-        torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False, **steps)
-        for steps in ({}, {"eps": 3e-3, "atol": 1e-2, "rtol": 1e-2} if case.rounds else {})
+        torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False, **steps) for steps in rough
     ):
         yield "gradcheck fails"
 
