@@ -328,20 +328,25 @@ class Neighbours(Tables):
 
 @pytest.mark.parametrize("made", [Tables, Neighbours])
 def test_a_buffer_alone_shows_neither_pairing_nor_direction(made):
-    (why,) = posenc.identify(made(inv_freq=ladder(64))).unknown
-    assert why.startswith("pairing and direction, which a buffer does not show")
+    found = posenc.identify(made(inv_freq=ladder(64)))
+    assert found.line == "posenc.RoPE(head_dim=64, base=10000.0)  # half and counterclockwise are assumed"
+    turns, width = found.unknown
+    assert turns.startswith("pairing and direction, which a buffer does not show")
+    assert width.startswith("head_dim, which no module shows")
 
 
 NO_LINE = {
-    "two rotations in a file": (
-        lambda: of("DeepseekV3", **TEXT, **EXPERTS, num_key_value_heads=2, n_routed_experts=4, n_group=1, topk_group=1),
+    "two rotations in a layer": (
+        lambda: of(
+            "DeepseekV32", **TEXT, **EXPERTS, num_key_value_heads=2, n_routed_experts=4, n_group=1, topk_group=1
+        ),
         "which rotation is applied: several in its file fit, and differ",
     ),
     "pixels as text": (
         lambda: of("ImageGPT", n_embd=32, n_layer=1, n_head=2, vocab_size=9),
         "whether its rows are cells of an image or places of a text",
     ),
-    "sines that timm's EVA-02 keeps for its rotation": (
+    "sines that are not those of cells": (
         lambda: nn.ModuleDict({"patch_embed": nn.Linear(3, 4), "rope": Tables(pos_embed=torch.rand(64, 32).sin())}),
         "positions: no tensor has a name and a shape of known position code",
     ),
