@@ -139,7 +139,7 @@ MODULES = {
     ),
     "lucidrains": (
         lambda: nn.ModuleDict({"layer": RotaryEmbedding(dim=64)}),
-        "RoPE(head_dim=64, base=10000.0, pairing='interleaved')",
+        "RoPE(head_dim=64, base=10000.0, pairing='interleaved')  # counterclockwise is assumed",
     ),
     "a method": (Turning, "RoPE(head_dim=64, base=10000.0, pairing='interleaved')"),
     "olmo-core": (HeadsFirst, PLAIN),
@@ -157,7 +157,7 @@ MODULES = {
     ),
     "wan of diffusers": (
         lambda: Tables(freqs_cos=WAN.real.repeat_interleave(2, 1), freqs_sin=WAN.imag.repeat_interleave(2, 1)),
-        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')",
+        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')  # counterclockwise is assumed",
     ),
     "flux": (
         lambda: Axes("axes_dim", [16, 56, 56], 10_000),
@@ -169,7 +169,7 @@ MODULES = {
     ),
     "sam 2, memory": (
         lambda: Tables(freqs_cis=torch.cat((circles(32)[CELL % 5], circles(32)[CELL // 5]), 1)),
-        "AxialRoPE(head_dim=64, base=10000.0, pairing='interleaved')  # at positions (column, row)",
+        "AxialRoPE(head_dim=64, base=10000.0, pairing='interleaved')  # at positions.grid(8, 5).flip(-1)",
     ),
     "dinov3": (
         lambda: Tables(periods=100.0 ** (torch.arange(16) / 16)),
@@ -178,7 +178,8 @@ MODULES = {
     ),
     "dinov3 of transformers": (
         lambda: of("DINOv3ViT", **SMALL | {"hidden_size": 128}),
-        "AxialRoPE(head_dim=64, inv_freq=lambda k: 2 * math.pi * 100.0 ** (-4 * k / 64))",
+        "AxialRoPE(head_dim=64, inv_freq=lambda k: 2 * math.pi * 100.0 ** (-4 * k / 64))"
+        "  # half and counterclockwise are assumed",
     ),
     "t5, encoder": (lambda: of("T5", **T5).encoder, "T5(n_heads=4, bidirectional=True, score_scale=1.0)"),
     "t5, decoder": (lambda: of("T5", **T5).decoder, "T5(n_heads=4, score_scale=1.0)"),
@@ -227,7 +228,7 @@ MODULES = {
     ),
     "roformer": (
         lambda: of("RoFormer", **TEXT, embedding_size=32, max_position_embeddings=64),
-        "RoPE(head_dim=16, pairing='interleaved')",
+        "RoPE(head_dim=16, pairing='interleaved')  # interleaved and counterclockwise are assumed",
     ),
     "qwen2-vl, images": (
         lambda: Qwen2VLVision(Qwen2VLVisionConfig(depth=1, embed_dim=160, hidden_size=448, num_heads=2)),

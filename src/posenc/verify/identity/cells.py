@@ -27,8 +27,7 @@ def of_cells(held: Held, sines: Tensor, cosines: Tensor) -> Identification | Non
         return None
     if not is_complex:
         angles = angles.chunk(2, -1)[0] if pairing == "half" else angles[:, ::2]
-    cells, n = angles.shape
-    side = _side(held, cells)
+    n, side = angles.shape[1], _side(held, angles)
     if side is None or n % 2 or (order := _order(angles.unflatten(0, side))) is None:
         return None
     steps = torch.stack([angles[side[1] ** (1 - axis)] - angles[0] for axis in order])
@@ -42,14 +41,18 @@ def of_cells(held: Held, sines: Tensor, cosines: Tensor) -> Identification | Non
     return assumed(found, (pairing, "counterclockwise" if is_shown else None))
 
 
-def _side(held: Held, cells: int) -> tuple[int, int] | None:
-    """Return the rows and columns of so many cells: those that a module around names, or a square."""
+def _side(held: Held, numbers: Tensor) -> tuple[int, int] | None:
+    """Return rows and columns: those that a module around names, or those after which numbers of a row change."""
+    cells = len(numbers)
     for owner in held.owners:
         side = getattr(owner, "feat_shape", None)
         if isinstance(side, list | tuple) and len(side) == 2 and math.prod(side) == cells:
             return int(side[0]), int(side[1])
-    root = math.isqrt(cells)
-    return (root, root) if root > 1 and root * root == cells else None
+    for half in numbers.chunk(2, 1):
+        changes = (half != half[0]).any(1).nonzero().flatten()
+        if len(changes) and (columns := int(changes[0])) > 1 and cells % columns == 0:
+            return cells // columns, columns
+    return None
 
 
 def _within(angles: Tensor) -> Tensor:
@@ -130,8 +133,8 @@ def of_mixed(held: Held) -> Identification | str | None:
         return Identification("module", unknown=(f"heads of {own}, of which no module around shows the number",))
     own += "[:, i]" * is_deep + f".unflatten(-1, ({heads}, -1))" * (is_deep and len(shape) == 3) + ".transpose(0, 1)"
     x = next((t for name in ("t_x", "freqs_t_x") if isinstance(t := getattr(held.owners[0], name, None), Tensor)), None)
-    side = None if x is None else _side(held, len(x))
+    side = getattr(held.owners[0], "feat_shape", None)
     order = "" if x is not None and x[0] == x[1] else ".flip(-1)"  # the first axis is the column
-    words = f"positions.grid{side or '(rows, columns)'}{order}" + ", if that is their order" * (x is None)
+    words = f"positions.grid{tuple(side or ()) or '(rows, columns)'}{order}" + ", if that is their order" * (x is None)
     line = call("MixedRoPE", n_kv_heads=heads, head_dim=2 * pairs, pairing="interleaved")
     return f"{line}  # at {words}; {'layer i: ' * is_deep}inv_freq = {own}"
