@@ -157,7 +157,8 @@ MODULES = {
     ),
     "wan of diffusers": (
         lambda: Tables(freqs_cos=WAN.real.repeat_interleave(2, 1), freqs_sin=WAN.imag.repeat_interleave(2, 1)),
-        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')  # counterclockwise is assumed",
+        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')"
+        "  # counterclockwise is assumed",
     ),
     "flux": (
         lambda: Axes("axes_dim", [16, 56, 56], 10_000),
