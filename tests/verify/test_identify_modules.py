@@ -233,7 +233,7 @@ MODULES = {
     ),
     "qwen2-vl, images": (
         lambda: Qwen2VLVision(Qwen2VLVisionConfig(depth=1, embed_dim=160, hidden_size=448, num_heads=2)),
-        "AxialRoPE(head_dim=80, base=10000.0)",
+        "AxialRoPE(head_dim=80, base=10000.0)  # half and counterclockwise are assumed",
     ),
     "an embedding": (lambda: nn.Embedding(64, 8), "Learned(d_model=8, max_len=64)"),
     "textbooks": (lambda: Sines(torch.arange(50)[:, None] * ladder(16)), "Sinusoidal(d_model=16)"),
