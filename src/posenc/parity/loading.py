@@ -130,7 +130,6 @@ def _lookup(name: str, part: _Part) -> Lookup:
         otherwise=part.take("else", plain, None, WORDS),
         null=part.take("null", str, None, WORDS),
         whole_fails=part.take("whole_fails", bool, False),
-        by_model=MappingProxyType(part.take("by_model", dict, {})),
         said=part.take("said", str, ""),
         note=part.note(),
     )
@@ -186,11 +185,8 @@ def _words(part: _Part) -> Words:
 
 
 def _objects(part: _Part) -> Objects:
-    read_by = part.take("rope_parameters_read_by", list, None)
     out = Objects(
         order=tuple(part.take("order", list, words=("rope_scaling", "rope_parameters"))),
-        read_by=None if read_by is None else frozenset(read_by),
-        ignored_by=frozenset(part.take("rope_parameters_ignored_by", list, [])),
         note=part.note(),
     )
     part.end()
