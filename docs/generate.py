@@ -90,7 +90,8 @@ def laws_page() -> str:
     lines = ["# Laws", "", "Generated from `posenc.laws` by `python docs/generate.py`.", ""]
     lines += [
         "Before each law every parameter is drawn from N(0, 1). Tolerances: 1e-12 of the largest score in float64, "
-        "4e-6 in float32; in half precision 1.5 times the error of plain attention.",
+        "4e-6 in float32 and for a class of your own that computes in it; in half precision 1.5 times the error of "
+        "plain attention.",
         "",
         "| law | what holds |",
         "|---|---|",

@@ -175,6 +175,8 @@ IMAGES = {  # the angles of each token and pair from the published code, and pos
     "HunyuanVideo": (axes(VIDEO, FLUX, 256.0), KNOWN["cells"](2, 3, 4), "interleaved"),
     "Qwen-Image": (axes(qwen(), FLUX), KNOWN["qwen_image"](2, 5, 6, 3), "interleaved"),
     "DINOv3": (dinov3(), torch.cat((PICTURE, positions.unit_grid(3, 5))), "half"),
+    "EVA-02 of timm": (axes(grid(8, 8) * 2, (32, 32)), positions.grid(8, 8) * 16 / 8, "interleaved"),
+    "RoPE-ViT, axial": (axes(grid(3, 5)[:, ::-1], (32, 32), 100.0), positions.grid(3, 5).flip(-1), "interleaved"),
     "SAM 2's memory": (axes(grid(3, 5)[:, ::-1], (128, 128)), positions.grid(3, 5).flip(-1), "interleaved"),
 }
 

@@ -152,15 +152,22 @@ class Probe:
     @cached_property
     def _content(self) -> dict[str, Tensor]:
         """The token, query and key that are used at every position."""
-        heads = self._find("n_kv_heads", self._find("n_heads", 1))
-        shape = 1, heads, 1, self.head_dim
-        return {"token": self.normal(self.d_model), "query": self.normal(*shape), "key": self.normal(*shape)}
+        n_heads, n_kv_heads = count_heads(self.encoding)
+        of_q, of_k = ((1, n, 1, self.head_dim) for n in (n_heads, n_kv_heads))
+        return {"token": self.normal(self.d_model), "query": self.normal(*of_q), "key": self.normal(*of_k)}
 
 
 def find_fact(encoding: Encoding, fact: str, default: Any) -> Any:
     """Look for a host fact, such as n_heads, in an encoding and its members."""
     found = (getattr(module, fact, None) for module in encoding.modules())
     return next((value for value in found if value is not None), default)
+
+
+def count_heads(encoding: Encoding) -> tuple[int, int]:
+    """Return the fewest heads and key heads that an encoding is made for; 1 if it does not define them."""
+    n_kv_heads = find_fact(encoding, "n_kv_heads", None)
+    n_heads = find_fact(encoding, "n_heads", n_kv_heads or 1)
+    return int(n_heads), int(n_kv_heads or n_heads)
 
 
 def form_scores(

@@ -199,6 +199,17 @@ class KeepsATable(posenc.Sinusoidal):
         return self._table
 
 
+class LearnsAScalar(posenc.ALiBi):
+    """One learned number, without a dimension."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.learned = torch.nn.Parameter(torch.tensor(1.0))
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        return super().at(h, q, k) * self.learned
+
+
 class RegistersABuffer(posenc.RoPE):
     """A buffer is registered in the forward pass."""
 

@@ -72,6 +72,7 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
         (broken.RegistersABuffer, {"head_dim": 8}, "holds buffers"),
         (broken.KeepsABuffer, {"head_dim": 64}, "holds buffers"),
         (broken.KeepsATable, {"d_model": 32}, "_table"),
+        (broken.LearnsAScalar, {"n_heads": 2}, "which FSDP refuses: ['learned']"),
     ],
     "no graph": [(broken.FixedWithAGraph, {"head_dim": 8}, "requires gradients")],
     "gradients": [(broken.CutsTheGradient, {"n_heads": 2}, "no gradient reaches log_r1")],

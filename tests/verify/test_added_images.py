@@ -166,6 +166,19 @@ def test_images_that_code_refuses_are_not_judged(subject, spec, words):
     assert (report.status, report.not_judged[0].startswith(words)) == ("pass", True), report
 
 
+def fixed(x):
+    """Add one image of 6 x 6, and crash on others."""
+    return x + image()(torch.zeros(1, D, 6, 6))
+
+
+@pytest.mark.parametrize(("spec", "words"), [({"dim": D}, 'declare "grid": 6'), ({}, 'declare "d_model" and "grid"')])
+def test_a_fixed_table_that_crashes_names_what_to_declare(spec, words):
+    spec = {"encoding": "sinusoidal2d", "layout": "interleaved", "order": "yx", **spec}
+    (cause,) = verify.check(fixed, convention="additive_2d_module", spec=spec).causes
+    assert (cause.code, cause.message.endswith(words)) == ("subject.raises", True), cause.message
+    assert verify.check(fixed, convention="additive_2d_module", spec=spec | {"grid": 6}).status == "pass"
+
+
 @pytest.mark.parametrize("d", [16, 10])
 def test_the_right_image_is_the_definition(d):
     family = added.family("additive_2d_module", {"dim": d})

@@ -139,7 +139,7 @@ MODULES = {
     ),
     "lucidrains": (
         lambda: nn.ModuleDict({"layer": RotaryEmbedding(dim=64)}),
-        "RoPE(head_dim=64, base=10000.0, pairing='interleaved')",
+        "RoPE(head_dim=64, base=10000.0, pairing='interleaved')  # counterclockwise is assumed",
     ),
     "a method": (Turning, "RoPE(head_dim=64, base=10000.0, pairing='interleaved')"),
     "olmo-core": (HeadsFirst, PLAIN),
@@ -157,7 +157,8 @@ MODULES = {
     ),
     "wan of diffusers": (
         lambda: Tables(freqs_cos=WAN.real.repeat_interleave(2, 1), freqs_sin=WAN.imag.repeat_interleave(2, 1)),
-        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')",
+        "AxialRoPE(head_dim=128, widths=(44, 42, 42), base=10000.0, pairing='interleaved')"
+        "  # counterclockwise is assumed",
     ),
     "flux": (
         lambda: Axes("axes_dim", [16, 56, 56], 10_000),
@@ -169,7 +170,7 @@ MODULES = {
     ),
     "sam 2, memory": (
         lambda: Tables(freqs_cis=torch.cat((circles(32)[CELL % 5], circles(32)[CELL // 5]), 1)),
-        "AxialRoPE(head_dim=64, base=10000.0, pairing='interleaved')  # at positions (column, row)",
+        "AxialRoPE(head_dim=64, base=10000.0, pairing='interleaved')  # at positions.grid(8, 5).flip(-1)",
     ),
     "dinov3": (
         lambda: Tables(periods=100.0 ** (torch.arange(16) / 16)),
@@ -178,7 +179,8 @@ MODULES = {
     ),
     "dinov3 of transformers": (
         lambda: of("DINOv3ViT", **SMALL | {"hidden_size": 128}),
-        "AxialRoPE(head_dim=64, inv_freq=lambda k: 2 * math.pi * 100.0 ** (-4 * k / 64))",
+        "AxialRoPE(head_dim=64, inv_freq=lambda k: 2 * math.pi * 100.0 ** (-4 * k / 64))"
+        "  # half and counterclockwise are assumed",
     ),
     "t5, encoder": (lambda: of("T5", **T5).encoder, "T5(n_heads=4, bidirectional=True, score_scale=1.0)"),
     "t5, decoder": (lambda: of("T5", **T5).decoder, "T5(n_heads=4, score_scale=1.0)"),
@@ -227,7 +229,7 @@ MODULES = {
     ),
     "roformer": (
         lambda: of("RoFormer", **TEXT, embedding_size=32, max_position_embeddings=64),
-        "RoPE(head_dim=16, pairing='interleaved')",
+        "RoPE(head_dim=16, pairing='interleaved')  # interleaved and counterclockwise are assumed",
     ),
     "qwen2-vl, images": (
         lambda: Qwen2VLVision(Qwen2VLVisionConfig(depth=1, embed_dim=160, hidden_size=448, num_heads=2)),
@@ -328,20 +330,25 @@ class Neighbours(Tables):
 
 @pytest.mark.parametrize("made", [Tables, Neighbours])
 def test_a_buffer_alone_shows_neither_pairing_nor_direction(made):
-    (why,) = posenc.identify(made(inv_freq=ladder(64))).unknown
-    assert why.startswith("pairing and direction, which a buffer does not show")
+    found = posenc.identify(made(inv_freq=ladder(64)))
+    assert found.line == "posenc.RoPE(head_dim=64, base=10000.0)  # half and counterclockwise are assumed"
+    turns, width = found.unknown
+    assert turns.startswith("pairing and direction, which a buffer does not show")
+    assert width.startswith("head_dim, which no module shows")
 
 
 NO_LINE = {
-    "two rotations in a file": (
-        lambda: of("DeepseekV3", **TEXT, **EXPERTS, num_key_value_heads=2, n_routed_experts=4, n_group=1, topk_group=1),
+    "two rotations in a layer": (
+        lambda: of(
+            "DeepseekV32", **TEXT, **EXPERTS, num_key_value_heads=2, n_routed_experts=4, n_group=1, topk_group=1
+        ),
         "which rotation is applied: several in its file fit, and differ",
     ),
     "pixels as text": (
         lambda: of("ImageGPT", n_embd=32, n_layer=1, n_head=2, vocab_size=9),
         "whether its rows are cells of an image or places of a text",
     ),
-    "sines that timm's EVA-02 keeps for its rotation": (
+    "sines that are not those of cells": (
         lambda: nn.ModuleDict({"patch_embed": nn.Linear(3, 4), "rope": Tables(pos_embed=torch.rand(64, 32).sin())}),
         "positions: no tensor has a name and a shape of known position code",
     ),

@@ -13,6 +13,7 @@ import click
 
 from posenc.cli import output
 from posenc.needs import lacks_torch, no_torch
+from posenc.raised import describe, own_line
 
 # Each command's module and function, and its line of help.
 COMMANDS = {
@@ -90,17 +91,13 @@ def app(ctx: click.Context) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line on `arguments` and return the exit code.
 
-    An error that the library raises on purpose becomes one line on stderr; a bug keeps its traceback.
+    An error that the library raises on purpose, or the code that a command names, becomes one line on stderr; a bug
+    keeps its traceback.
     """
     try:
         code = app(args=list(arguments), prog_name="posenc", standalone_mode=False)
     except click.UsageError as error:
         output.complain(output.explain_usage(error))
-        return 2
-    except (ValueError, TypeError, NotImplementedError) as error:
-        if not output.is_refusal(error):
-            raise
-        output.complain(str(error))
         return 2
     except ModuleNotFoundError as error:
         if (error.name or "posenc").split(".")[0] == "posenc":
@@ -115,6 +112,14 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     except (KeyboardInterrupt, click.Abort):
         return 130  # as a shell reports a program that was interrupted
+    except Exception as error:
+        if isinstance(error, (ValueError, TypeError, NotImplementedError)) and output.is_refusal(error):
+            output.complain(str(error))
+        elif any(":" in argument for argument in arguments) and own_line(error):  # module:Class, which a user wrote
+            output.complain(f"the code that the command names raised {describe(error)}.")
+        else:
+            raise
+        return 2
     return code or 0
 
 

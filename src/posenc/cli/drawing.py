@@ -1,5 +1,6 @@
 """Pictures drawn with characters, readable without colour and without Unicode."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,7 +87,7 @@ def _paint(part: float, cell: int, page: Page) -> Text:
 
 def _draw_curve(picture: Picture, page: Page, n_rows: int = 8) -> list[Text]:
     values = picture.series[0].values[: page.width - _MARGIN]
-    low, high = min(*values, 0.0), max(*values, 0.0)
+    low, high = _ends([*values, 0.0])
     rows = _fill(values, low, high, n_rows, page)
     labels = [""] * n_rows
     labels[-1 - min(int(_part(0.0, low, high) * n_rows), n_rows - 1)] = "0"
@@ -102,7 +103,7 @@ def _draw_heads(picture: Picture, page: Page) -> list[Text]:
     """Draw one strip per head, all on one scale."""
     n = min(len(picture.x), page.width - _MARGIN)
     numbers = [value for series in picture.series for value in series.values[:n]]
-    low, high = min(numbers), max(numbers)
+    low, high = _ends(numbers)
     lines = []
     for series in picture.series:
         strip = _fill(series.values[:n], low, high, 2, page)
@@ -137,8 +138,15 @@ def _draw_axis(n: int, page: Page) -> list[Text]:
     ]
 
 
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Return the least and the largest finite value."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    return min(finite), max(finite)
+
+
 def _part(value: float, low: float, high: float) -> float:
-    return (value - low) / (high - low) if high > low else 0.5
+    """Return a value's part of the scale; infinity, as of a window, is at the end."""
+    return (min(max(value, low), high) - low) / (high - low) if high > low else 0.5
 
 
 def _number(value: float) -> str:

@@ -160,14 +160,15 @@ def _bias(encoding: Any) -> tuple[str, Any]:
     pos = _line(encoding, N_DISTANCES)
     n_heads, head_dim = getattr(encoding, "n_heads", 1), getattr(encoding, "head_dim", 64)
     q = pos.new_ones(1, n_heads, len(pos), head_dim).float()
-    bias = encoding.bias(q, q[:, :, :1], encoding.place(pos), encoding.place(pos[:1]))[0, :, :, 0]
+    k = q[:, : getattr(encoding, "n_kv_heads", None) or n_heads, :1]
+    bias = encoding.bias(q, k, encoding.place(pos), encoding.place(pos[:1]))[0, :, :, 0]
     return _TITLES["bias"] + (", for q = k = ones" if encoding.reads_qk else ""), bias
 
 
 def _value(encoding: Any) -> tuple[str, Any]:
     """Multiply a value of ones at position 0 by its rotated copy at queries of all distances."""
     pos = _line(encoding, N_DISTANCES)
-    v = pos.new_ones(1, 1, 1, getattr(encoding, "head_dim", 64)).float()
+    v = pos.new_ones(1, getattr(encoding, "n_kv_heads", None) or 1, 1, getattr(encoding, "head_dim", 64)).float()
     rotated = encoding.rotate_v(v, encoding.place(pos[:1])).expand(-1, -1, len(pos), -1)
     return _TITLES["values"], (encoding.unrotate_out(rotated, encoding.place(pos)) * v)[0].sum(-1)
 

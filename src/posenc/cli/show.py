@@ -9,6 +9,7 @@ import click
 
 from posenc.cli import output
 from posenc.needs import lacks_torch, no_torch
+from posenc.raised import describe
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -118,6 +119,10 @@ def _take_picture(name: str, card: "Card | None") -> "Picture":
         if not lacks_torch(error):
             raise
         return Picture("none", str(no_torch("The picture, whose numbers are learned,")), [], [])
+    except Exception as error:
+        if card is not None:
+            raise
+        return Picture("none", f"There is no picture, because {name} raised {describe(error)}.", [], [])
 
 
 def _show_precision(name: str, card: "Card | None", formula: str | None, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
+from posenc.families.numbers import no_autocast
 from posenc.positions.checks import first_of_run
 
 
@@ -59,7 +60,8 @@ class Bias(Encoding):
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return the bias of each head over distances, for an encoding that depends only on those (`by_distance`)."""
-        return self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance))
+        found = self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance))
+        return _real(found).expand(self.held[1], -1)  # an author need not use h
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return the bias of head `h` for the parts that `place` made of one query and one key.
@@ -145,7 +147,7 @@ class Bias(Encoding):
         rows = tuple(part[..., :, None] for part in self._by_head(placed))
         columns = tuple(part[..., None, :] for part in self._by_head(k_placed))
         term = self.at(h, _single(rows), _single(columns))
-        return term if term.ndim == 4 else term[None]
+        return _real(term if term.ndim == 4 else term[None]).expand(-1, self.held[1], -1, -1)
 
     def _of_runs(self, placed: Placed, k_placed: Placed) -> Float[Tensor, "heads n"] | None:
         """Return the bias over falling distances, if there are fewer than pairs: positions are runs of integers."""
@@ -177,22 +179,46 @@ def keeps_promise(encoding: Encoding, promise: str, *methods: str) -> bool:
     return promised <= min(defined)
 
 
+def _real(bias: Tensor) -> Tensor:
+    """Return whole numbers, such as distances, in float32."""
+    return bias if bias.is_floating_point() else bias.float()
+
+
 def _single(parts: tuple[Any, ...]) -> Any:
     """Return the argument of `at` for one token: its only part, or the tuple of its parts."""
     return parts[0] if len(parts) == 1 else parts
 
 
 class ContentBias(Encoding):
-    """An encoding whose term on the scores reads q and k; its author writes `bias`.
+    """An encoding whose term on the scores reads q and k; its author writes `bias`, or `vectors`.
 
     Callers write into the tensor that `bias` returns. So return a new tensor each time; a buffer or a parameter is not
-    overwritten. If the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, define these three
-    methods and set `by_distance = True`; attention then computes a block of it by one product.
+    overwritten. If the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, set
+    `by_distance = True` and define `vectors` and those of the other two that are needed; attention then computes a
+    block of it by one product, and `bias`, where positions have gaps, pair by pair.
     """
 
     family = "content_bias"
     reads_qk = True
     by_distance: bool = False
+
+    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
+        """Return the products of queries and the vectors of all distances, and the terms of keys."""
+        if not self.by_distance:
+            raise NotImplementedError(
+                f"{self.name} must define bias(q, k, placed, k_placed), or vectors(distance, dtype) and by_distance."
+            )
+        self.check_heads(q)
+        distance, dtype = (
+            placed.pos[..., :, None] - k_placed.pos[..., None, :],
+            torch.promote_types(q.dtype, torch.float32),
+        )
+        with no_autocast(q.device):  # half precision would round the products before the softmax
+            each = self.vectors(distance.flatten(), dtype).unflatten(1, distance.shape)
+            each = each.transpose(0, 1) if distance.ndim == 3 else each[None]
+            products: Tensor = (each @ self.queries(q.to(dtype))[..., None]).squeeze(-1)
+            of_keys = self.of_keys(k.to(dtype))
+            return (products if of_keys is None else products + of_keys[:, :, None]) * self.score_scale(q.shape[-1])
 
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads_or_one n head_dim"]:
         """Return the vectors that queries are multiplied with, for each distance."""

@@ -62,7 +62,13 @@ class Additive(Embedded):
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Look up or compute the vectors of all positions."""
-        return (self.vectors(pos).to(dtype),)
+        found, where = self.vectors(pos), pos.shape if self.n_axes == 1 else pos.shape[:-1]
+        if found.shape != (*where, self.d_model):
+            raise ValueError(
+                f"{self.name}: vectors(pos) must return {(*where, self.d_model)}, a vector of d_model={self.d_model} "
+                f"for each position; got {tuple(found.shape)}."
+            )
+        return (found.to(dtype),)
 
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
         """Return x plus the vectors."""

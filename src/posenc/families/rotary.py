@@ -106,7 +106,12 @@ class Rotary(Budgeted):
 
     def _of_angles(self, pos: Pos, dtype: torch.dtype, gain: float) -> tuple[Tensor, ...]:
         """Return cosines and sines times a gain, with a dimension of heads if heads have their own frequencies."""
-        inv_freq = self.frequencies()
+        inv_freq, shared = self.frequencies(), (self.n_axes, self.rotary_dim // 2)
+        if inv_freq.shape != shared and inv_freq.shape != (self.n_kv_heads, *shared):
+            raise ValueError(
+                f"{self.name}: frequencies() must return (n_axes, rotary_dim / 2) = {shared}, or one such table for "
+                f"each of n_kv_heads={self.n_kv_heads}; got {tuple(inv_freq.shape)}."
+            )
         if inv_freq.ndim == 3:  # heads: compute one wide table and split it
             inv_freq = inv_freq.movedim(0, 1).flatten(1)
         tables = tabulate(pos, inv_freq, dtype=dtype, gain=gain)

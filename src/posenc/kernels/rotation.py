@@ -112,7 +112,7 @@ def _small(xs: Sequence[Tensor], tables: Sequence[Tables], way: Way) -> tuple[Te
     shares = k is not q and tables[-1][0] is cos and cos.ndim == 2
     if shares and type(q) in KINDS and len(shape) == 4 and shape[0] == k_shape[0] == 1:
         both = eager.rotate(torch.cat((q, k), 1), cos, sin, way.pairing, way.side)
-        return both.split((shape[1], k_shape[1]), 1)
+        return tuple(torch.split(both, [shape[1], k_shape[1]], 1))
     return tuple(_formulas(xs, tables, way))
 
 

@@ -38,7 +38,8 @@ def run(encoding: Encoding, names: Iterable[str] | None = None, dtype: torch.dty
     Args:
         encoding: Any `Encoding`; it is copied, not changed.
         names: Names of laws in `LAWS`; all of them if left out.
-        dtype: float64 (tolerance 1e-12 of the largest score) or float32 (4e-6).
+        dtype: float64 (tolerance 1e-12 of the largest score) or float32 (4e-6, also for a user's class that computes in
+            float32 in both).
 
     Returns:
         The violations; empty if all laws hold.

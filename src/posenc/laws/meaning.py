@@ -15,6 +15,7 @@ from posenc import character, positions, registry
 from posenc.attention import attend
 from posenc.defined import arguments, card_of, definition_of, matrices, of_text
 from posenc.encoding import Encoding
+from posenc.families import of_each_head
 from posenc.laws import limits, promises
 from posenc.laws.case import TOLERANCE, Case, Law, law
 
@@ -254,9 +255,9 @@ def inverse(case: Case) -> Iterable[str]:
     q, k = case.normal(2, case.n_heads, 9, case.head_dim), case.normal(2, case.n_kv_heads, 9, case.head_dim)
     rotated = encoding.rotate(q, k, placed, k_placed)
     v = case.normal(2, case.n_kv_heads, 9, case.head_dim)
-    of_v = encoding.unrotate_out(encoding.rotate_v(v, placed), placed)
+    of_v = encoding.unrotate_out(of_each_head(encoding.rotate_v(v, placed), case.n_heads), placed)
     back = (*encoding.rotate(*rotated, placed, k_placed, inverse=True), of_v)
-    for name, got, wanted in zip("qkv", back, (q, k, v), strict=True):
+    for name, got, wanted in zip("qkv", back, (q, k, of_each_head(v, case.n_heads)), strict=True):
         yield from (f"{name} {m}" for m in case.differ(got, wanted))
 
 

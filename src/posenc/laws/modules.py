@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ def state(case: Case) -> Iterable[str]:
         yield f"holds buffers: {buffers}"
     if extra := set(case.encoding.state_dict()) ^ learned:
         yield f"state_dict and parameters differ by {sorted(extra)}"
+    if scalars := [name for name, p in case.encoding.named_parameters() if not p.ndim]:
+        yield f"learns numbers without a dimension, which FSDP refuses: {scalars}; use torch.empty(1)"
     attributes = (item for m in case.encoding.modules() for item in vars(m).items())
     own = ("_parameters", "_buffers")
     hidden = [n for n, v in attributes if n not in own and tensors(v)]
@@ -55,10 +58,13 @@ def gradients(case: Case) -> Iterable[str]:
 
     values = tuple(p.detach().clone().requires_grad_() for p in learned)
     found = torch.autograd.grad(run(x, *values).square().sum(), values, allow_unused=True) if values else ()
+    rough: list[dict[str, Any]] = [{}, *([{"eps": 3e-3, "atol": 1e-2, "rtol": 1e-2}] if case.rounds else [])]
     zero = [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.ne(0).any())]
     if cut := [name for name in zero if not _common(case, name, pos)]:
         yield f"no gradient reaches {', '.join(cut)}"
-    elif not torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False):
+    elif not any(
+        torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False, **steps) for steps in rough
+    ):
         yield "gradcheck fails"
 
 
@@ -103,10 +109,11 @@ def meta(case: Case) -> Iterable[str]:
     for (name, a), b in zip(fresh.state_dict().items(), hollow.state_dict().values(), strict=True):
         if not (a.dtype == b.dtype and torch.equal(a, b)):
             yield f"{name} differs from a fresh module's"
-    blank, places = torch.empty(2, case.n_heads, 5, case.head_dim, device="meta"), case.positions(5).to("meta")
+    blank, key = (torch.empty(2, n, 5, case.head_dim, device="meta") for n in (case.n_heads, case.n_kv_heads))
+    places = case.positions(5).to("meta")
     empty = copy.deepcopy(hollow).to("meta")
     x = case.tokens(5).to("meta", case.dtype)
-    shape = attend(blank, blank, blank, *empty.layer(case.index, empty.place(places, x))).shape
+    shape = attend(blank, key, key, *empty.layer(case.index, empty.place(places, x))).shape
     if shape != blank.shape:
         yield f"on the meta device attention has shape {tuple(shape)}"
     x, pos = case.tokens(5), case.positions(5)
@@ -166,7 +173,7 @@ def compiled(case: Case, backend: str) -> Iterable[str]:
         everything, x = encoding.place(all_pos, x), x[:, 6:]
         placed = encoding.place(pos, x)
         here, of_layer = encoding.layer(case.index, placed)
-        plain = attend(q, q, q, here, of_layer)
+        plain = attend(q, k[:, :, 6:], v[:, :, 6:], here, of_layer)
         cached = attend(q, k, v, here, of_layer, encoding.layer(case.index, everything)[1])
         return encoding.embed(x, placed), plain, cached
 

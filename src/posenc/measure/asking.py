@@ -15,7 +15,7 @@ from posenc.families import Additive, Embedded, Rotary, ValueRotary
 from posenc.languages import tr
 from posenc.measure.values import Array, Numbers, numbers
 from posenc.placed import map_tensors
-from posenc.probe import find_fact
+from posenc.probe import count_heads, find_fact
 
 MOST = 2**20  # length of a random text for an encoding that reads whole texts
 Found = list[tuple[Any, Placed]]  # encodings, each with its placed positions
@@ -81,8 +81,13 @@ def width(encoding: Encoding) -> int:
 
 def heads(encoding: Encoding) -> tuple[int, int]:
     """Return the number of heads and head_dim; 1 and 64 if the encoding does not define them."""
-    n_heads = find_fact(encoding, "n_heads", find_fact(encoding, "n_kv_heads", 1))
-    return int(n_heads), int(find_fact(encoding, "head_dim", 64))
+    return count_heads(encoding)[0], int(find_fact(encoding, "head_dim", 64))
+
+
+def of_key_heads(encoding: Encoding, x: Tensor) -> Tensor:
+    """Return, of vectors (batch, n_heads, ..) of keys, those that stand for the key heads of an encoding."""
+    n_heads, n_kv_heads = count_heads(encoding)
+    return x[:, :: n_heads // n_kv_heads]
 
 
 def embeds(encoding: Encoding, pos: Tensor) -> bool:

@@ -11,8 +11,9 @@ from torch import Tensor
 from posenc.config.values import short
 from posenc.encoding import Encoding
 from posenc.encodings import CPVT
+from posenc.families import of_each_head
 from posenc.languages import tr
-from posenc.measure.asking import embeds, exact, heads, layer_of, place, plain, sites, text_length, width
+from posenc.measure.asking import embeds, exact, heads, layer_of, of_key_heads, place, plain, sites, text_length, width
 from posenc.measure.scores import scores
 from posenc.measure.values import Array, Numbers, count
 from posenc.probe import find_fact
@@ -116,6 +117,9 @@ def _scores(
                 model.embed(x, p).unflatten(-1, by_head).transpose(1, 2)
                 for x, p in ((queries[:, None], placed), (tokens, k_placed))
             )
+        keys = of_key_heads(one, keys)
+        if q is k and q.ndim > 2:  # the same content for all heads of a group
+            queries = of_each_head(keys, queries.shape[1])
         keys = keys.expand(-1, -1, n, -1)
         found = scores(who, one, part, queries, keys, k_part, scaled=scaled)[:, :, 0]
         yield found.index_select(-1, k_at) if whole else found

@@ -11,7 +11,7 @@ from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
 from posenc.languages import tr
 from posenc.mapped import Wrapper
-from posenc.measure.asking import exact, heads, layer_of, place, place_both, plain, read_both, sites
+from posenc.measure.asking import exact, heads, layer_of, of_key_heads, place, place_both, plain, read_both, sites
 from posenc.measure.values import Array, Numbers, count, numbers
 from posenc.piecewise import Piecewise
 from posenc.probe import form_scores
@@ -177,7 +177,7 @@ def _bias(
     n_heads, head_dim = heads(one)
     given = (torch.as_tensor(1.0 if c is None else c, dtype=torch.float64).expand(n_heads, head_dim) for c in contents)
     q, k = (c[None, :, None].expand(-1, -1, len(p), -1) for c, p in zip(given, (at, k_at), strict=True))
-    bias = one.bias(q, k, placed, k_placed)
+    bias = one.bias(q, of_key_heads(one, k), placed, k_placed)
     if bias is None:
         maps = tr("{name:s} adds nothing to the scores but maps them; use score_matrix or profile.", name=one.name)
         why = maps if one.rescores else tr("{name:s} adds nothing to the scores.", name=one.name)

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
+from posenc.raised import describe
 from posenc.study.config import Config
 from posenc.study.engines import A_GPU, Local
 from posenc.study.queue import MOST_DEATHS, Claim, Heartbeat, Queue
 from posenc.study.text import Text
-from posenc.study.worker import Bench, Directory, describe
+from posenc.study.worker import Bench, Directory
 
 CONNECT_S = 60.0  # Ray itself would try for minutes
 SHUTDOWN_S = 10.0

@@ -14,7 +14,6 @@ import shutil
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -249,9 +248,3 @@ def process(pid: Any) -> str:
         return "gone" if after[0] == "Z" else after[19]
     except (OSError, TypeError, ValueError, IndexError):
         return "gone" if Path("/proc/self/stat").exists() else ""
-
-
-def describe(error: BaseException) -> str:
-    """Return an exception's message, and where it was raised."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} (in {Path(where.filename).name}:{where.lineno})"

@@ -23,7 +23,7 @@ from posenc import positions
 from posenc.encoding import Placed
 from posenc.nn import LanguageModel
 from posenc.nn.layers import Cache
-from posenc.study.queue import describe
+from posenc.raised import describe
 
 LOOK_S = 0.05  # between two checks for messages of the other processes
 Report = Callable[[dict[str, float]], None]

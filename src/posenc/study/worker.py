@@ -20,9 +20,10 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save
 
+from posenc.raised import describe
 from posenc.study import cell, sharded, subjects
 from posenc.study.config import Cell, Config
-from posenc.study.queue import NO_ROOM, Claim, Heartbeat, Queue, describe, read_json, write
+from posenc.study.queue import NO_ROOM, Claim, Heartbeat, Queue, read_json, write
 from posenc.study.text import Text
 
 LOOK_S = 0.1  # between two checks of an empty queue

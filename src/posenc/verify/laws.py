@@ -13,6 +13,7 @@ from posenc import character, laws, registry
 from posenc.encoding import Encoding
 from posenc.laws import ways
 from posenc.laws.case import TOLERANCE, Case
+from posenc.raised import describe
 from posenc.verify import rules
 from posenc.verify.report import Cause, Findings, Report
 
@@ -39,7 +40,8 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
         if inspect.isclass(subject):
             made = subject(**card.example) if card else registry.construct(subject, registry.USUAL, {})
     except TypeError as error:
-        message = f"The laws need an encoding, or a class whose constructor needs only sizes of a model; got {error}."
+        why = str(error).rstrip(".")
+        message = f"The laws need an encoding, or a class whose constructor needs only sizes of a model; got {why}."
         found.causes = [Cause("laws.no_encoding", message, 1.0)]
         return found.report(convention)
     encoding: Encoding = copy.deepcopy(made)
@@ -65,7 +67,7 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
     elif not causes:
         traits = character.measure(encoding).traits()
         found.measured["traits"] = {name: traits[name] for name in ("shift_invariant", "symmetric") if name in traits}
-    consequences = tuple(dict.fromkeys(cause.code for cause in causes[1:]))
+    consequences = tuple(dict.fromkeys(c.code for c in causes[1:] if c.code != causes[0].code))
     found.causes = [replace(cause, consequences=consequences) for cause in causes[:1]]
     return found.report(convention)
 
@@ -83,7 +85,7 @@ def _breaks(encoding: Encoding) -> Iterator[tuple[str, str]]:
         for way, off in ways.differences(encoding):
             yield WAYS, f"{way} gives other numbers: they differ by up to {off:.3g}, relative to the largest"
     except Exception as error:
-        yield WAYS, f"raised {type(error).__name__}: {error}"
+        yield WAYS, f"raised {describe(error)}"
 
 
 def _known() -> list[str]:
@@ -119,8 +121,9 @@ def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, A
 
 def _cause(law: str, seen: str, encoding: Encoding) -> Cause:
     """Return the cause of a law that fails, with the first number of its violation as evidence."""
-    code, text = f"laws.{law.replace(' ', '_')}", _TEXT if law == WAYS else laws.LAWS[law].text
-    message = f"{encoding.name} breaks the law {law!r}: {text} Found: {seen}."
+    code = "laws.raised" if seen.startswith("raised ") else f"laws.{law.replace(' ', '_')}"
+    text = _TEXT if law == WAYS else laws.LAWS[law].text
+    message = f"{encoding.name} breaks the law {law!r}: {text} Found: {seen.rstrip('.')}."
     number = _NUMBER.search(seen)
     case = {"encoding": repr(encoding), "law": law, "seen": seen}
     return Cause(code if code in rules.known() else "laws.broken", message, float(number[0]) if number else 1.0, case)

@@ -16,8 +16,9 @@ from posenc.extend.evaluate.findings import Findings
 from posenc.extend.evaluate.measures import POSITION, SLIDING, Row
 from posenc.extend.evaluate.plan import Job, Options, Plan, make_plan
 from posenc.extend.evaluate.targets import WHO, Model
+from posenc.raised import describe
 from posenc.study.board import clock
-from posenc.study.queue import describe, read_json, write
+from posenc.study.queue import read_json, write
 
 CELLS = "cells"
 INTERRUPTED = 130

@@ -4,6 +4,7 @@ import contextlib
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,13 @@ class Calls:
         for self.dim in (*TRIED_DIMS, *range(1, 2049)):
             if any(self.works(subject, each) for each in (shape, *others)):
                 return
-        self.raw(ready(subject), shape)  # its error is the finding
+        try:
+            self.raw(ready(subject), shape)  # its error is the finding
+        except SubjectError as error:
+            if len(shape) < 3:
+                raise
+            hint = 'if the table has one width and one size of image, declare "d_model" and "grid"'
+            raise SubjectError(replace(error.cause, message=f"{error}; {hint}")) from None
 
 
 class Added(Family):

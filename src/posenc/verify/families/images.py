@@ -86,7 +86,9 @@ class Image(Sinusoid):
         """Return the answer to one question, about images that the subject does not refuse."""
         if self.sizes is None:
             if not self.calls.dim:
-                self.calls.find(subject, self.call_shape, (2, 4, 4))
+                said = self.spec.get("grid")
+                own = [(2, *said) if isinstance(said, list | tuple) else (2, said, said)] if said else []
+                self.calls.find(subject, self.call_shape, (2, 4, 4), *own)
             ask = lambda *size: self.calls.raw(ready(subject), (2, *size))  # noqa: E731
             self.sizes, self.left = served.images(ask, self.call_shape[1:], self.spec.get("grid"))
             self.ignores = self.ignores.replace("grid", "") if self.left else self.ignores

@@ -1,6 +1,7 @@
 """Images that code serves although it refuses most: square ones, or one size."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from posenc.verify import guard
@@ -25,6 +26,11 @@ def images(ask: Callable[[int, int], object], first: tuple[int, ...], grid: Any)
         return None
 
     refused = error(*first)
+    if refused is not None and not grid and not guard.is_refusal(refused):
+        works = [n for n in range(2, 65) if error(n, n) is None]
+        if len(works) == 1:
+            hint = f'an image of {works[0]} x {works[0]} works: if the table is made for it, declare "grid": {works[0]}'
+            raise guard.SubjectError(replace(refused.cause, message=f"{refused}; {hint}"))
     if refused is None or not (grid or guard.is_refusal(refused)):
         return lambda h, w: (h, w), ""
     if not grid and error(4, 4) is error(5, 5) is None:

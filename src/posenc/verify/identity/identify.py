@@ -1,5 +1,6 @@
 """Report what position code computes, without a specification."""
 
+import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -125,9 +126,11 @@ def of_module(subject: Any, head_dim: int | None = None) -> Identification | Non
     found = modules.read(subject, head_dim)
     if len(found) < 2:
         return next(iter(found.values()), None) or modules.of_methods(subject, head_dim)
-    listed = "\n".join(f"{path}: {one.line}" for path, one in found.items() if one.line) or None
+    lines = {path: one.line for path, one in found.items() if one.line}
+    listed = [f"{path}: " + re.sub(r"found\.\w+", f"found.measured[{path!r}]", line) for path, line in lines.items()]
     unknown = tuple(f"{path}: {why}" for path, one in found.items() for why in one.unknown)
-    return Identification("module", "model", line=listed, unknown=unknown)
+    measured = {path: found[path].measured | found[path].parameters for path, line in lines.items() if "found." in line}
+    return Identification("module", "model", line="\n".join(listed) or None, unknown=unknown, measured=measured)
 
 
 def called(subject: Any, convention: str, head_dim: int | None) -> Identification:

@@ -1,5 +1,6 @@
 """Write what was identified as the line of posenc that computes the same."""
 
+from dataclasses import replace
 from typing import Any
 
 from posenc.verify.identity.identify import Identification
@@ -29,6 +30,22 @@ class Code(str):
 
 
 N_HEADS = Code("n_heads")  # of functions that work for any number
+
+
+def assumed(found: Identification, turns: tuple[str | None, str | None], guess: str = "half") -> Identification:
+    """Return a rotation that numbers show, with the pairing and the direction that they do not show in words.
+
+    >>> assumed(Identification("module", line="posenc.RoPE(head_dim=64)"), ("half", None)).line
+    'posenc.RoPE(head_dim=64)  # counterclockwise is assumed'
+    """
+    if all(turns):
+        return found
+    names, values = "pairing and direction", f"{guess} and counterclockwise are"
+    if turns[0]:
+        names, values = "direction", "counterclockwise is"
+    why = f"{names}, which a buffer does not show: {values} assumed; compare outputs"
+    line = found.line and f"{found.line}{', ' if '  # ' in found.line else '  # '}{values} assumed"
+    return replace(found, line=line, unknown=(*found.unknown, why))
 
 
 def line_of(found: Identification) -> str | None:

@@ -4,10 +4,9 @@ import copy
 import inspect
 import math
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,50 +18,15 @@ from posenc import positions
 from posenc.encoding import Encoding
 from posenc.encodings import ALiBi, Sinusoidal, SinusoidalND
 from posenc.verify import conventions
-from posenc.verify.engine.read import BASES
 from posenc.verify.families.rotation_calls import REACH
+from posenc.verify.identity.cells import of_cells, of_mixed
+from posenc.verify.identity.held import NEAR, WIDTH, Held, base_of, functions, repeats, turns
 from posenc.verify.identity.identify import Identification, called
-from posenc.verify.identity.lines import Code, call, line_of, unless
+from posenc.verify.identity.lines import Code, assumed, call, line_of, unless
 from posenc.verify.identity.rules import fit
 
-HEADS = "num_heads n_heads n_head heads num_attention_heads nheads"
 AXES = "axes_dim axes_dims axes_dims_rope rope_axes_dim rope_dim_list rope_dim"  # of each axis, in diffusion models
-HEAD_DIM = "head_dim head_size attention_head_size dim_head d_kv d_k"
-WIDTH = "embed_dim hidden_size d_model n_embd"  # Qwen2-VL's hidden_size is that of the text
-NEAR = 2e-3  # tables of sines whose angles, up to thousands of radians, are in float32
-BARE = "pairing and direction, which a buffer does not show: half and counterclockwise are assumed; compare outputs"
-
-
-@dataclass(frozen=True)
-class Held:
-    """A tensor of a module: its path, and the modules around it, innermost first."""
-
-    path: str
-    tensor: Tensor
-    owners: tuple[nn.Module, ...]
-    width: int | None = None  # the head dimension, if the caller knows it
-
-    @property
-    def table(self) -> Tensor:
-        """The tensor without dimensions of size 1."""
-        return self.tensor.detach().squeeze()
-
-    def fact(self, names: str) -> Any:
-        """Return the first number or pair among attributes of the modules around, or of their configurations."""
-        for source in (s for owner in self.owners for s in (owner, getattr(owner, "config", None))):
-            for name in names.split():
-                if isinstance(value := getattr(source, name, None), (bool, int, float, tuple, list)):
-                    return value
-        return None
-
-    def same_as(self, other: "Held") -> bool:
-        """Return whether another layer's tensor has the same numbers in the same kind of module."""
-        return type(self.owners[0]) is type(other.owners[0]) and torch.equal(self.tensor, other.tensor)
-
-    def head_dim(self) -> int | None:
-        """Return the head dimension, if the modules around know it."""
-        known, width, heads = (self.fact(names) for names in (HEAD_DIM, WIDTH, HEADS))
-        return self.width or known or (width // heads if width and heads else None)
+NARROW = "head_dim, which no module shows: the rotated width is taken; pass head_dim if heads are wider"
 
 
 def read(module: nn.Module, head_dim: int | None = None) -> dict[str, Identification]:
@@ -87,7 +51,10 @@ def _by(reader: "Reader", held: Held) -> Identification | None:
     """Return what a reader finds; None if a module of the name is another than it knows."""
     with suppress(Exception):  # whatever modules of others hold
         one = reader(held)
-        return Identification("module", "table", line=one) if isinstance(one, str) else one
+        one = Identification("module", "table", line=one) if isinstance(one, str) else one
+        if one is not None and "posenc.RoPE(" in (one.line or "") and held.head_dim() is None:
+            return replace(one, unknown=(*one.unknown, NARROW))
+        return one
     return None
 
 
@@ -125,18 +92,37 @@ def of_methods(module: nn.Module, head_dim: int | None) -> Identification | None
 
 def _inv_freq(held: Held) -> Identification:
     """Call the module by a convention that fits; if none does, read the buffer."""
-    owner, n, layer = held.owners[0], held.table.numel(), held.path.rpartition(".")[2].removesuffix("inv_freq")[:-1]
-    own = partial(owner.forward, layer_type=layer) if layer else owner  # Gemma 3 has a buffer for each type of layer
-    pairs, head_dim = [((own, rotate), None) for rotate in _functions(owner)], held.head_dim() or 2 * n
-    return _only([(own, None)], head_dim) or _only(pairs, head_dim) or _ladder(held, held.table, _pairing(owner, n))
+    owner, n, layer = held.owners[0], held.table.numel(), held.layer_type
+    own = partial(owner.forward, layer_type=layer) if layer else owner
+    head_dim, rotations = held.head_dim() or 2 * n, functions(held)
+    if isinstance(axes := getattr(owner, "axis", None), Tensor) and axes.shape == held.table.shape:  # timm
+        layout = Code(f"old.{held.beside('axis')}.tolist()")
+        line = call("MRoPE", head_dim=2 * n, base=base_of(held.table.double().numpy()), layout=layout)
+        return Identification("module", "table", line=line + "  # at positions (0, row, column)")
+
+    def rotated(width: int) -> Identification | None:
+        ways = [way for rotate in rotations for way in (_in_place(rotate, width, 2 * n), partial(_each, rotate))]
+        return _only([((own, way), None) for way in ways], width)
+
+    found = _only([(own, None)], head_dim) or rotated(head_dim) or (rotated(2 * n) if head_dim != 2 * n else None)
+    with suppress(Exception):  # DeepSeek-V2 and Llama 4 compute complex numbers
+        if found is None and (table := own(torch.zeros(1), torch.arange(8192)[None])[0]).is_complex():
+            found = _only(_with_tables(rotations, table, (table.real, table.imag)), head_dim)
+    return found or _ladder(held, held.table, _pairing(owner, n))
 
 
-def _functions(owner: nn.Module) -> list[Callable[..., Any]]:
-    """Return the rotations that stand in the file of a module's class, and among its methods."""
-    file = sys.modules.get(type(owner).__module__)  # none if it was run, not imported
-    own = dict(getattr(type(owner).forward, "__globals__", {}) if file is None else vars(file))
-    own |= {name: getattr(owner, name) for name in vars(type(owner))}
-    return [f for name, f in own.items() if re.search("rot|rope", name, re.IGNORECASE) and inspect.isroutine(f)]
+def _in_place(rotate: Callable[..., Any], head_dim: int, width: int) -> Callable[..., Any]:
+    """Return a rotation that leaves dimensions where they are, for one that moves those of queries and keys alike."""
+    start, one = torch.arange(float(head_dim)), torch.ones(1, 1, width)
+    with suppress(Exception):
+        moved = rotate(start.expand(1, 1, 1, -1), start.expand(1, 1, 1, -1), one, 0 * one)[0].flatten()
+        if not moved.equal(start) and moved.sort().values.equal(start):
+            return lambda q, k, cos, sin: tuple(x[..., moved.argsort()] for x in rotate(q, k, cos, sin))
+    return rotate
+
+
+def _each(rotate: Callable[..., Tensor], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return rotate(q, cos, sin), rotate(k, cos, sin)  # Gemma 4's takes one tensor
 
 
 def _only(subjects: Iterable[tuple[Any, str | None]], head_dim: int | None) -> Identification | None:
@@ -157,64 +143,59 @@ def _only(subjects: Iterable[tuple[Any, str | None]], head_dim: int | None) -> I
     )
 
 
-def _pairing(owner: nn.Module, n: int) -> str | None:
-    """Return the pairing by which a module repeats each of n numbers; None if it does not."""
+def _pairing(owner: nn.Module, n: int, shape: tuple[int, ...] = ()) -> str | None:
+    """Return how a module repeats each of n numbers in its tables, "other" for positions of a shape; None if not."""
     x, ids = torch.zeros(1, 5, 2 * n), torch.arange(5)
-    for args in ((x, ids[None]), (ids,), (x, 5), (x,), (5,)):
+    several = [(x, torch.arange(math.prod(shape)).reshape(shape))] if shape else []
+    for args in several or ((x, ids[None]), (ids,), (x, 5), (x,), (5,)):
         with suppress(Exception):
             out = copy.deepcopy(owner)(*args)
             for t in out if isinstance(out, tuple) else (out,):
                 row = t.reshape(-1, t.shape[-1])[-1] if isinstance(t, Tensor) else x
-                if row.shape == (2 * n,) and row.any() and (named := _repeats(row)):  # zeros are rotated zeros
-                    return named
+                if row.shape == (2 * n,) and row.any() and (named := repeats(row) or ("other" if shape else None)):
+                    return named  # zeros are rotated zeros
     return None
-
-
-def _repeats(row: Tensor) -> str | None:
-    halves = torch.equal(*row.chunk(2)) if len(row) % 2 == 0 else None
-    return None if halves is None else "half" if halves else "interleaved" if row[::2].equal(row[1::2]) else None
 
 
 def _ladder(held: Held, frequencies: Tensor, pairing: str | None, direction: str | None = None) -> Identification:
     """Return a rotation by its frequencies: one ladder, or one for each axis."""
-    freq, n, shown = frequencies.double().numpy(), len(frequencies), {"pairing": unless(pairing, "half")}
+    freq, n, seen = frequencies.double().numpy(), len(frequencies), turns(held, 2 * len(frequencies))
+    direction = direction or (seen[1] if seen[0] == pairing else None)  # a file may hold rotations that it does not use
+    shown = {"pairing": unless(pairing or "half", "half")}
     head_dim, name = held.head_dim() or 2 * n, type(held.owners[0]).__name__
     runs = np.split(freq, np.flatnonzero(np.diff(freq) > 0) + 1)
-    unknown = () if pairing else (BARE,)
     if len(runs) > 1 or (head_dim == 4 * n and re.search("vision|vit|2d|axial", name, re.IGNORECASE)):
-        base = _base(runs[0])
+        base = base_of(runs[0])
         widths = None if len({len(run) for run in runs}) == 1 else tuple(2 * len(run) for run in runs)
         width = 2 * n if len(runs) > 1 else head_dim
         own: dict[str, Any] = {"n_axes": None if widths or len(runs) < 3 else len(runs), "widths": widths, "base": base}
         if "dinov3" in name.lower():
             own = {"inv_freq": Code(f"lambda k: 2 * math.pi * {base!r} ** (-4 * k / {head_dim})")}
-        return Identification(
-            "module", "table", line=call("AxialRoPE", head_dim=width, **own, **shown), unknown=unknown
-        )
-    rule = fit(freq, 1e-9, 2 * n)
-    base = rule.base if rule.base is not None else _base(freq)
+        if len(runs) < 2 and _pairing(held.owners[0], 2 * n, (1, 5, 2)) == "other":  # Gemma 4
+            return Identification("module", unknown=("the pairing: each axis pairs its own dimensions",))
+        line = call("AxialRoPE", head_dim=width, **own, **shown)
+        return assumed(Identification("module", "table", line=line), (pairing, direction))
+    moving = int((freq > 0).sum())  # Gemma 4's slow pairs do not rotate
+    rule = fit(freq[:moving], 1e-9, 2 * n)
+    base = rule.base if rule.base is not None else base_of(freq)
     kind = rule.kind if rule.base is not None or base is None else "none"
     found = Identification(
-        *("module", "rotation", head_dim, pairing or "half", 2 * n, 0, base, kind),
+        *("module", "rotation", head_dim, pairing or "half", 2 * moving, 0, base, kind),
         parameters=rule.parameters,
         gain=1.0,
         direction=direction or "counterclockwise",
         first_position=0.0,
-        measured={"frequencies": freq.tolist()},
-        unknown=(*unknown, *(rule.unknown if kind != "none" else ())),
+        measured={"frequencies": freq[:moving].tolist(), "partner": n if pairing != "interleaved" else 1},
+        unknown=rule.unknown if kind != "none" else (),
     )
-    return replace(found, line=line_of(found))
+    return assumed(replace(found, line=line_of(found)), (pairing, direction))
 
 
-def _base(freq: np.ndarray) -> float | None:
-    """Return the base of frequencies that may be rounded to a half type."""
-    rule, index = fit(freq, 1e-9, 2 * len(freq)), np.arange(len(freq)) / len(freq)
-    return rule.base or next((b for b in (*BASES, 256.0) if np.allclose(b**-index, freq, rtol=0.02)), None)
-
-
-def _of_table(held: Held) -> Identification | None:
+def _of_table(held: Held) -> Identification | str | None:
     """Read frequencies from the row of position 1 of a table of complex numbers, or of cosines next to sines."""
-    name, table, owner = held.path.rpartition(".")[2], held.table, held.owners[0]
+    name, table, owner = held.name, held.table, held.owners[0]
+    if isinstance(held.tensor, nn.Parameter) and held.tensor.ndim in (3, 4) and len(held.tensor) == 2:
+        return of_mixed(held)
     sines = getattr(owner, name.replace("cos", "sin"), None) if "cos" in name else None
     if table.ndim == 1 and name == "freqs" and not table.is_complex():  # rotary-embedding-torch
         return _inv_freq(held)
@@ -222,23 +203,22 @@ def _of_table(held: Held) -> Identification | None:
     if table.ndim != 2 or len(table) < 2 or not isinstance(sines := parts[1], Tensor):
         return None
     parts = parts[0], sines.squeeze()
+    if (found := of_cells(held, *parts[::-1])) is not None:
+        return found
     angles = torch.atan2(parts[1][1].float(), parts[0][1].float())
-    pairing = "interleaved" if table.is_complex() else _repeats(angles)
+    pairing = "interleaved" if table.is_complex() else repeats(angles)
     if pairing and not table.is_complex():
         angles = angles[: len(angles) // 2] if pairing == "half" else angles[::2]
-    first, second = angles.tensor_split(2)
-    if first.abs().min() > 0 and not second.any():  # SAM 2: the second token is one column further
-        own = {"head_dim": 2 * len(angles), "base": _base(first.double().numpy()), "pairing": unless(pairing, "half")}
-        return Identification("module", "table", line=call("AxialRoPE", **own) + "  # at positions (column, row)")
-    rotated = _only(_with_tables(owner, table, parts), held.head_dim() or 2 * len(angles))
+    rotated = _only(_with_tables(functions(held), table, parts), held.head_dim() or 2 * len(angles))
     if rotated is not None and (rotated.kind == "unknown" or (rotated.line and rotated.base is not None)):
         return rotated
-    direction, pairing = (rotated.direction, rotated.pairing) if rotated is not None else (None, pairing)
+    direction = "counterclockwise" if table.is_complex() else None
+    direction, pairing = (rotated.direction, rotated.pairing) if rotated is not None else (direction, pairing)
     return _ladder(held, angles, pairing, direction) if bool((angles > 0).all()) else None
 
 
-def _with_tables(owner: nn.Module, table: Tensor, parts: tuple[Tensor, Tensor]) -> Iterator[tuple[Any, str]]:
-    """Yield the rotations of a module's file with its tables, by the ways in which they are called."""
+def _with_tables(rotations: list[Any], table: Tensor, parts: tuple[Tensor, Tensor]) -> Iterator[tuple[Any, str]]:
+    """Yield rotations with tables of cosines and sines, or of complex numbers, by the ways in which they are called."""
 
     def by_heads(rotate: Callable[..., Tensor], x: Tensor, pos: Tensor) -> Tensor:
         return rotate(x, *(part[pos.long()].to(x.dtype) for part in parts))
@@ -247,9 +227,16 @@ def _with_tables(owner: nn.Module, table: Tensor, parts: tuple[Tensor, Tensor]) 
         rows = (part[pos.long()].to(x.dtype)[None, :, None] for part in parts)
         return rotate(x.transpose(1, 2), *rows).transpose(1, 2)
 
-    for rotate in _functions(owner):
+    def batched(rotate: Callable[..., Any], q: Tensor, k: Tensor, rows: Tensor) -> Any:
+        return rotate(q, k, rows[None])
+
+    def batched_heads(rotate: Callable[..., Any], q: Tensor, k: Tensor, rows: Tensor) -> Any:
+        return tuple(x.transpose(1, 2) for x in rotate(q.transpose(1, 2), k.transpose(1, 2), rows[None]))
+
+    for rotate in rotations:
         if table.is_complex():
-            yield ((lambda end: table[:end]), rotate), "meta_complex"
+            for call_ in (rotate, partial(batched, rotate), partial(batched_heads, rotate)):
+                yield ((lambda end: table[:end]), call_), "meta_complex"
         else:
             yield partial(by_heads, rotate), "rope_fn"
             yield partial(by_tokens, rotate), "rope_fn"
@@ -264,7 +251,11 @@ def _periods(held: Held) -> str:
         if formula
         else f"2 * math.pi / old.{held.path}"
     )
-    return call("AxialRoPE", head_dim=4 * n, inv_freq=Code(own)) + "  # at positions.unit_grid(rows, columns)"
+    kept = {name: getattr(held.owners[0], name, None) for name in ("normalize_coords", "grid_indexing", "rotate_half")}
+    pairing = "interleaved" if kept["rotate_half"] is False else None
+    sides = {"max": ", sides='longer'", "min": ", sides='shorter'"}.get(str(kept["normalize_coords"]), "")
+    words = f"positions.unit_grid(rows, columns{sides})" + ".flip(-1)" * (kept["grid_indexing"] == "xy")
+    return call("AxialRoPE", head_dim=4 * n, inv_freq=Code(own), pairing=pairing) + f"  # at {words}"
 
 
 def _window(given: Any, rows: int, more: int = 0) -> tuple[int, int] | None:
@@ -288,6 +279,9 @@ def _swin_v2(held: Held) -> str:
     last, window = [*held.owners[1].children()][-1], held.fact("window_size")
     pair = tuple(window) if isinstance(window, (tuple, list)) else (window, window)
     trained = tuple(held.fact("pretrained_window_size") or (0, 0))
+    if (table := getattr(held.owners[2], "relative_coords_table", None)) is not None:  # far = log8(8 far / trained + 1)
+        far = 8 ** table.detach().double().reshape(-1, 2).amax(0) - 1
+        trained = tuple(round(8 * (side - 1) / float(x)) + 1 for side, x in zip(pair, far, strict=True))
     options = {"pretrained_window": trained if any(trained) and trained != pair else None}
     width = unless(held.tensor.shape[0], 512)
     return call("SwinV2", n_heads=last.out_features, window=pair, **options, width=width) + "  # attend(scale=1.0)"
@@ -320,13 +314,19 @@ def _transformer_xl(held: Held) -> str:
 
 
 def _alibi(held: Held) -> str | None:
-    slopes = held.table.flatten().abs()
+    slopes, own = held.table.flatten().abs(), ".flatten()"
+    if not held.name.endswith("slopes"):  # (heads, 1 or queries, keys): the bias of the last query, which sees all keys
+        rows, own = held.tensor.detach().double().flatten(0, -3)[:, -1], ".flatten(0, -3)[:, -1].diff()[:, 0]"
+        index = torch.arange(rows.shape[1])
+        slopes = (rows[:, -1] - rows[:, 0]) / index[-1]
+        if not (slopes > 0).all() or not torch.allclose(rows - rows[:, :1], slopes[:, None] * index, rtol=2e-2):
+            return None
+    near = 1e-3 if held.tensor.dtype in (torch.float32, torch.float64) else 1e-2
     for rule in ("authors", "geometric"):
-        if torch.allclose(
-            ALiBi(n_heads=len(slopes), slopes=rule).over(torch.ones(1))[:, 0].abs(), slopes.float(), rtol=1e-3
-        ):
+        formula = ALiBi(n_heads=len(slopes), slopes=rule).over(torch.ones(1))[:, 0].abs()
+        if torch.allclose(formula, slopes.float(), rtol=near):
             return call("ALiBi", n_heads=len(slopes), slopes=unless(rule, "authors"))
-    return call("ALiBi", n_heads=len(slopes), slopes=Code(f"old.{held.path}.flatten().tolist()"))
+    return call("ALiBi", n_heads=len(slopes), slopes=Code(f"old.{held.path}{own}.tolist()"))
 
 
 def _added(held: Held) -> Identification | str | None:
@@ -347,11 +347,11 @@ def _added(held: Held) -> Identification | str | None:
         head_dim = held.head_dim() or d_model
         if "attention" in type(owner).__name__.lower() or d_model == head_dim != (held.fact(WIDTH) or d_model):
             own = {"rotary_dim": unless(d_model, head_dim), "pairing": "interleaved"}  # GPT-J, CodeGen and RoFormer
-            unknown = (BARE.replace("half", "interleaved"),)
-            return Identification("module", "table", line=call("RoPE", head_dim=head_dim, **own), unknown=unknown)
+            found = Identification("module", "table", line=call("RoPE", head_dim=head_dim, **own))
+            return assumed(found, turns(held, d_model), "interleaved")
         return sines
-    if fixed:
-        return None  # a fixed table of another kind, such as a Conformer's sines or those of a rotation
+    if fixed:  # those of a rotation, or of another kind, such as a Conformer's sines
+        return of_cells(held, *table.tensor_split(2, 1))
     if text and prefix is not None:
         return Identification("module", unknown=("whether its rows are cells of an image or places of a text",))
     if prefix is not None:
@@ -400,10 +400,11 @@ READERS: tuple[tuple[str, Reader], ...] = (
     (r"(?<!\w)(freqs(_cis|_cos|_complex)?|cos(_cached?)?)$", _of_table),
     (r"relative_position_bias_table$", _swin),
     (r"(cpb_mlp|continuous_position_bias_mlp)\.0\.weight$", _swin_v2),
+    (r"(?<!\w)pos_embed_sin$", lambda held: of_cells(held, held.table, held.owners[0].get_buffer("pos_embed_cos"))),
     (r"rel_pos_h$", _decomposed),
     (r"(relative_attention_bias|pos_embedding\.embedding)\.weight$", _t5),
     (r"pos_bias_u$", _transformer_xl),
-    (r"(?<!\w)(alibi_)?slopes$", _alibi),
+    (r"(?<!\w)((alibi_)?slopes|alibi(_bias|_mask)?|attn_bias)$", _alibi),
     (
         r"^weight$|(?<![^._])(pe|wpe|embed_positions|gaussian_matrix|pos(ition(al)?)?_(emb|embed|embeddings?|encodings?))"
         r"(\.emb)?(\.weight)?$",
