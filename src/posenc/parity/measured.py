@@ -58,7 +58,7 @@ def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet,
             said = f"{sheet.name} rotates neither by the rules nor as without this key"
             notes.append((paths[0], UNKNOWN, said))
         elif outcome == IGNORED:
-            sheet = _without(sheet, keys)
+            sheet = _plain(sheet) if keys is _TYPE else _without(sheet, keys)
             notes += [(path, IGNORED, "") for path in paths]
         elif outcome == MEANT:
             sheet = _as_meant(sheet, meant)
@@ -116,6 +116,13 @@ def _without(sheet: Sheet, keys: tuple[str, ...]) -> Sheet:
         for place, entries in sheet.places.items()
     }
     return replace(sheet, places=places)
+
+
+def _plain(sheet: Sheet) -> Sheet:
+    """Return the sheet without a scaling; some stacks refuse parameters that name no type."""
+    own = {key: entry for key, entry in sheet.places["own"].items() if key not in _TYPE}
+    own["rope_type"] = Entry("default", None)
+    return replace(sheet, places={**sheet.places, "own": own})
 
 
 def _with(sheet: Sheet, keys: tuple[str, ...], value: float) -> Sheet:
