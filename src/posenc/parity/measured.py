@@ -74,15 +74,15 @@ def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet,
 def probes(sheet: Sheet) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Return the probes that measured the features of a sheet, each with the keys that it is about."""
     own = {key: entry for key, entry in sheet.places["own"].items() if entry.path and entry.value is not None}
+    if any(str(entry.path).count(".") == 2 for entry in own.values()):  # an object for each kind of layer
+        yield "kinds.new", tuple(own)
+        return
     spellings = {_spelling(entry) for entry in own.values()}
     spellings |= {"old" for key in reads.BASES for entry in _entries(sheet, key) if entry.path and "." not in entry.path}
     if "new" in spellings:
         yield "new", tuple(own)
     if len(spellings) == 1:
         yield f"{spellings.pop()}.only", tuple(own) or ("rope_theta",)
-    if any(str(entry.path).count(".") == 2 for entry in own.values()):  # an object for each kind of layer
-        yield "kinds.new", tuple(own)
-        return
     word = next((own[key] for key in _TYPE if key in own), Entry("default", None))
     name, spelling = _SAME.get(str(word.value), str(word.value)), _spelling(word)
     yield f"{name}.{spelling}", _TYPE
