@@ -17,8 +17,10 @@ from posenc.config.rotation import Rotary
 from posenc.parity.rules import Seen
 from posenc.parity.sheet import Entry, Sheet
 
-Outcome = str | float  # "ignored", "meant" (as transformers 5 does), "unknown", the stack's error, or for a base or a share the number that is used instead
+# An outcome is "ignored", "meant" (as transformers 5 reads it), "unknown", the error that the stack raises, or, for a
+# base or a share, the number that is used instead; or one of these for each kind of layer.
 IGNORED, MEANT, UNKNOWN = "ignored", "meant", "unknown"
+Note = tuple[str, str, str]  # the path of a key, its use, and an explanation
 _TYPE = ("rope_type", "type")
 _SAME = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
 _YARN = ("attention_factor", "mscale", "mscale_all_dim", "truncate", "beta_fast", "beta_slow")
@@ -33,8 +35,8 @@ def table(stack: str, version: str) -> Mapping[str, Any]:
     return found
 
 
-def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet, list[tuple[str, str, str]]]:
-    """Return the sheet as the stack's code for this model type reads it, and notes on keys (path, use, explanation).
+def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet, list[Note]]:
+    """Return the sheet as the stack's code for this model type reads it, and notes on keys.
 
     Args:
         sheet: The fields of one kind of layer.
@@ -44,31 +46,35 @@ def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet,
     models = found.get("models", {})
     if sheet.name not in models:
         return sheet, [("model_type", UNKNOWN, f"{sheet.name or 'this model type'} was not measured")]
-    notes, done = [], set()
+    notes, done = list[Note](), set[str]()
     while asked := next((one for one in probes(sheet) if one[0] not in done), None):  # a dropped key changes the rest
         probe, keys = asked
         done.add(probe)
         outcome = models[sheet.name].get(probe)
-        if isinstance(outcome, dict):
-            outcome = outcome.get(meant.layer_type)
-        if outcome is None:
-            continue
-        paths = [entry.path for key in keys for entry in _entries(sheet, key) if entry.path] or [keys[0]]
-        if outcome == UNKNOWN:
-            said = f"{sheet.name} rotates neither by the rules nor as without this key"
-            notes.append((paths[0], UNKNOWN, said))
-        elif outcome == IGNORED:
-            sheet = _plain(sheet) if keys is _TYPE else _without(sheet, keys)
-            notes += [(path, IGNORED, "") for path in paths]
-        elif outcome == MEANT:
-            sheet = _as_meant(sheet, meant)
-            notes += [(path, "read", "") for path in paths if path != keys[0]]
-        elif isinstance(outcome, str):
-            notes.append((paths[0], "error", outcome))
-        else:
-            sheet = _with(sheet, keys, outcome)
-            notes += [(path, IGNORED, f"{outcome:g} is used") for path in paths if path != keys[0]]
+        outcome = outcome.get(meant.layer_type) if isinstance(outcome, dict) else outcome
+        if outcome is not None:
+            sheet, more = _changed(sheet, probe, keys, outcome, meant)
+            notes += more
     return sheet, notes
+
+
+def _changed(sheet: Sheet, probe: str, keys: tuple[str, ...], outcome: Any, meant: Rotary) -> tuple[Sheet, list[Note]]:
+    """Return the sheet after the outcome of one probe, and notes on the keys that it is about."""
+    spelling = probe if probe == "new" else probe.rpartition(".")[2] if probe.startswith(("theta", "share")) else ""
+    spelling = spelling.replace("none", "")
+    stated = [entry for key in keys for entry in _entries(sheet, key) if entry.path]
+    paths = list(dict.fromkeys(str(entry.path) for entry in stated if spelling in ("", _spelling(entry))))
+    first = (paths or [keys[0]])[0]
+    if outcome == UNKNOWN:
+        return sheet, [(first, UNKNOWN, f"{sheet.name} rotates neither by the rules nor as without this key")]
+    if outcome == MEANT:
+        return _as_meant(sheet, meant), [(path, "read", "") for path in paths]
+    if outcome == IGNORED:
+        without = _plain(sheet) if keys is _TYPE else _without(sheet, keys, spelling)
+        return without, [(path, IGNORED, "") for path in paths]
+    if isinstance(outcome, str):
+        return sheet, [(first, "error", outcome)]
+    return _with(sheet, keys, outcome, spelling), [(path, IGNORED, f"{outcome:g} is used") for path in paths]
 
 
 def probes(sheet: Sheet) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -77,8 +83,8 @@ def probes(sheet: Sheet) -> Iterator[tuple[str, tuple[str, ...]]]:
     if any(str(entry.path).count(".") == 2 for entry in own.values()):  # an object for each kind of layer
         yield "kinds.new", tuple(own)
         return
-    spellings = {_spelling(entry) for entry in own.values()}
-    spellings |= {"old" for key in reads.BASES for entry in _entries(sheet, key) if entry.path and "." not in entry.path}
+    bases = [entry for key in reads.BASES for entry in _entries(sheet, key) if entry.path]
+    spellings = {_spelling(entry) for entry in (*own.values(), *bases)}
     if "new" in spellings:
         yield "new", tuple(own)
     if len(spellings) == 1:
@@ -95,7 +101,7 @@ def probes(sheet: Sheet) -> Iterator[tuple[str, tuple[str, ...]]]:
         if feature == "share" and name == "proportional":  # whose own probe has a share
             continue
         places = sorted({_spelling(entry) for key in keys for entry in _entries(sheet, key) if entry.path})
-        yield from ((f"{feature}.{place}", keys) for place in (places[-1:] if feature == "theta" else places))
+        yield from ((f"{feature}.{place}", keys) for place in places)
         if not places:
             yield f"{feature}.none", keys
 
@@ -109,10 +115,14 @@ def _entries(sheet: Sheet, key: str) -> list[Entry]:
     return [entries[key] for entries in sheet.places.values() if key in entries]
 
 
-def _without(sheet: Sheet, keys: tuple[str, ...]) -> Sheet:
-    """Return the sheet without what a file says under some keys."""
+def _without(sheet: Sheet, keys: tuple[str, ...], spelling: str = "") -> Sheet:
+    """Return the sheet without what a file says under some keys, in one spelling or in both."""
     places = {
-        place: {key: entry for key, entry in entries.items() if key not in keys or entry.path is None}
+        place: {
+            key: entry
+            for key, entry in entries.items()
+            if key not in keys or entry.path is None or spelling not in ("", _spelling(entry))
+        }
         for place, entries in sheet.places.items()
     }
     return replace(sheet, places=places)
@@ -125,9 +135,11 @@ def _plain(sheet: Sheet) -> Sheet:
     return replace(sheet, places={**sheet.places, "own": own})
 
 
-def _with(sheet: Sheet, keys: tuple[str, ...], value: float) -> Sheet:
-    """Return the sheet with the value that a stack uses, under the first of several names of a key."""
-    bare = _without(sheet, keys)
+def _with(sheet: Sheet, keys: tuple[str, ...], value: float, spelling: str) -> Sheet:
+    """Return the sheet with the value that a stack uses where it does not read a key in one spelling."""
+    bare = _without(sheet, keys, spelling)
+    if any(entry.path for key in keys for entry in _entries(bare, key)):
+        return bare
     places = {place: entries | {keys[0]: Entry(value, None)} for place, entries in bare.places.items()}
     return replace(bare, places=places, default_base=value if keys is reads.BASES else sheet.default_base)
 
@@ -143,4 +155,6 @@ def _as_meant(sheet: Sheet, meant: Rotary) -> Sheet:
 
 def note(found: Mapping[str, Any]) -> Seen:
     """Return the source of a measurement."""
-    return Seen(f"measured on {found['date']} by benchmarks/stacks", "run") if found else Seen("not measured", "unknown")
+    return (
+        Seen(f"measured on {found['date']} by benchmarks/stacks", "run") if found else Seen("not measured", "unknown")
+    )
