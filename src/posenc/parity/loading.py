@@ -34,6 +34,8 @@ from posenc.parity.rules import (
     Words,
 )
 
+ALIASES = {"mlx": "mlx-lm", "llama.cpp": "llamacpp", "transformers": "hf"}  # other names of stacks
+
 
 class _Part:
     """A part of a file whose keys are taken one by one; keys that are left at the end are unknown."""
@@ -275,9 +277,10 @@ def choose(names: str | None) -> list[Rules]:
 
 def _is_called(rules: Rules, name: str) -> bool:
     stack, _, version = name.partition("@")
+    stack = ALIASES.get(stack, stack)
     if version:
         return stack == rules.stack and version == rules.version
-    return name in (rules.stack, f"{rules.stack}{_order(rules.version)[0]}")
+    return stack in (rules.stack, f"{rules.stack}{_order(rules.version)[0]}")
 
 
 def _order(version: str) -> tuple[int, ...]:
