@@ -20,7 +20,7 @@ from posenc.cli import table
 from posenc.cli.listing import NEEDS, order_families
 from posenc.cli.show import read_arguments
 from posenc.laws.exceptions import EXCEPTIONS
-from posenc.parity import loading
+from posenc.parity import loading, measured
 from posenc.parity import table as rules_table
 from posenc.verify import explain, spec
 from posenc.verify.conventions import CONVENTIONS
@@ -111,6 +111,16 @@ def stacks() -> str:
     lines += [
         "",
         "## How the rules are known",
+        "",
+        "| stack | measured on | model types | all by the rules | with keys that act otherwise | could not be built |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rules in loading.known().items():
+        if found := measured.table(rules.stack, rules.version):
+            kept = sum(not outcomes for outcomes in found["models"].values())
+            numbers = len(found["models"]), kept, len(found["models"]) - kept, len(found.get("unbuilt", {}))
+            lines.append(f"| {name} | {found['date']} | {' | '.join(map(str, numbers))} |")
+    lines += [
         "",
         "| stack | rules read in source | run on a CPU | unknown |",
         "|---|---|---|---|",

@@ -40,7 +40,7 @@ LINES = {
     "llamacpp": "-c 131072 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768",
     "gguf": "qwen3.context_length=131072\nqwen3.rope.scaling.type=yarn\nqwen3.rope.scaling.factor=4.0\n"
     "qwen3.rope.scaling.original_context_length=32768\nqwen3.rope.freq_base=1000000",
-    "mlx": '{"rope_scaling": {"type":"yarn","factor":4.0,"original_max_position_embeddings":32768}, '
+    "mlx-lm": '{"rope_scaling": {"type":"yarn","factor":4.0,"original_max_position_embeddings":32768}, '
     '"rope_theta": 1000000}',
     "torchtitan": 'CosSinRoPE.Config(dim=128, max_seq_len=131072, theta=1e6, scaling="yarn", rope_factor=4.0, '
     "original_seq_len=32768)",
@@ -105,7 +105,7 @@ def wanted(method, text):
 def read_back(written, to):
     """Return what a stack makes of a text that is written, by the rules of parity and for 131,072 positions."""
     given, source = flags.Given(), QWEN
-    if to in ("hf5", "hf4", "mlx", "tensorrt-llm"):
+    if to in ("hf5", "hf4", "mlx-lm", "tensorrt-llm"):
         source = {key: value for key, value in QWEN.items() if key not in written.dropped} | json.loads(written.text)
     elif to == "axolotl":
         given = flags.Given(yaml.safe_load(written.text)["overrides_of_model_config"])
@@ -141,7 +141,7 @@ def test_every_stack_reads_back_what_every_method_means(method, to):
 
 
 @pytest.mark.parametrize("method", SAYABLE)
-@pytest.mark.parametrize("to", ["hf5", "hf4", "mlx", "tensorrt-llm", "axolotl"])
+@pytest.mark.parametrize("to", ["hf5", "hf4", "mlx-lm", "tensorrt-llm", "axolotl"])
 def test_transformers_reads_a_file_that_is_written(method, to):
     transformers = pytest.importorskip("transformers", minversion="5.23")
     torch = pytest.importorskip("torch")
@@ -177,10 +177,10 @@ PARTS = {  # where a stack does not read a parameter of YaRN by its name: what s
     ("attention_factor", 1.0, "sglang"): '"attn_factor":0.8782',  # the value that DeepSeek-R1-0528-Qwen3-8B has
     ("attention_factor", 1.0, "llamacpp"): "--override-kv qwen3.rope.scaling.attn_factor=float:0.8782",
     ("attention_factor", 1.0, "gguf"): "qwen3.rope.scaling.attn_factor=0.8782",
-    ("attention_factor", 1.0, "mlx"): '"mscale": 0.0',
+    ("attention_factor", 1.0, "mlx-lm"): '"mscale": 0.0',
     ("attention_factor", 1.0, "tensorrt-llm"): '"mscale_all_dim": 0.0',
     ("beta_fast", 16.0, "llamacpp"): "--yarn-beta-fast 16",
-    ("beta_slow", 2.0, "mlx"): '"beta_slow": 2.0',
+    ("beta_slow", 2.0, "mlx-lm"): '"beta_slow": 2.0',
     ("truncate", False, "vllm"): '"truncate":false',
     ("truncate", False, "torchtitan"): "truncate=False",
 }
@@ -199,7 +199,7 @@ def test_a_parameter_of_yarn_in_the_words_of_a_stack(case):
 
 UNREAD = {
     ("truncate", False, "llamacpp"): "does not read truncate.* Nearest: --option truncate=true",
-    ("truncate", False, "mlx"): "does not read truncate",
+    ("truncate", False, "mlx-lm"): "does not read truncate",
     ("truncate", False, "tensorrt-llm"): "does not read truncate",
     ("beta_fast", 16.0, "gguf"): "does not read beta_fast.* Nearest: --to llamacpp, which has a flag for it",
 }

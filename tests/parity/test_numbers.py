@@ -132,7 +132,7 @@ def test_how_a_key_is_used(case):
 def test_what_is_unknown_stays_unknown():
     found = one("deepseek-v3", "tensorrt-llm")
     assert (found.status, found.score_factor, found.logits) == ("unknown", None, None)
-    other = one(NEW | {"rope_parameters": YARN | {"rope_theta": 1e6}}, "tensorrt-llm")
+    other = one(NEW | {"model_type": "qwen9", "rope_theta": 1e6}, "mlx-lm")
     assert (other.status, other.gain, set(other.mean_cos.values())) == ("unknown", None, {None})
     assert one("gemma-3-27b", "llamacpp").status == "unknown"
 

@@ -12,7 +12,7 @@ from posenc.extend.stretch import Stretched
 from posenc.parity import flags
 from posenc.parity.compare import Meaning
 from posenc.parity.evaluate import same
-from posenc.parity.loading import choose
+from posenc.parity.loading import ALIASES, choose
 from posenc.parity.read import Reading, read
 from posenc.parity.rules import Rules
 
@@ -63,7 +63,7 @@ DESTINATIONS: Mapping[str, Destination] = {
         Destination("sglang", "sglang", spellings.sglang),
         Destination("llamacpp", "llamacpp", spellings.llamacpp),
         Destination("gguf", "llamacpp", spellings.gguf, instead=_FLAGS),
-        Destination("mlx", "mlx-lm", spellings.mlx),
+        Destination("mlx-lm", "mlx-lm", spellings.mlx),
         Destination("tensorrt-llm", "tensorrt-llm", spellings.tensorrt_llm),
         Destination("torchtitan", "torchtitan", spellings.torchtitan, by_hand=True),
         Destination("axolotl", "hf5", spellings.axolotl, loaded=True),
@@ -158,6 +158,8 @@ def find(to: str) -> tuple[Destination, Rules]:
         ValueError: One of them is unknown.
     """
     name, _, version = to.partition("@")
+    name = ALIASES.get(name, name)
+    name = f"hf{version[:1] or 5}" if name == "hf" else name
     if name not in DESTINATIONS:
         raise ValueError(f"write: unknown stack {name[:60]!r}. Known: {', '.join(DESTINATIONS)}.")
     place = DESTINATIONS[name]
@@ -225,6 +227,9 @@ def _check_rotation(place: Destination, reading: Reading, meaning: Meaning, stre
     for text in {target, max((trained + target) // 2, min(trained + 2, target))}:  # SGLang's long list starts one later
         if reading.rotation is None or not same(reading.rotation.inv_freq(text), meaning.at(text).inv_freq):
             why = "its frequencies differ"
+            ignored = [key.key for key in reading.keys if key.use == "ignored" and "measured" in key.source]
+            if ignored:
+                why = f"its code for {spellings.model_of(stretched).name} does not read {', '.join(ignored)}"
             if reading.rotation is not None and reading.rotation.length != "text":
                 why = "it computes the base of dynamic NTK once and not for each text"
             raise _refusal(place, reading, stretched, why)

@@ -34,6 +34,8 @@ from posenc.parity.rules import (
     Words,
 )
 
+ALIASES = {"mlx": "mlx-lm", "llama.cpp": "llamacpp", "transformers": "hf"}  # other names of stacks
+
 
 class _Part:
     """A part of a file whose keys are taken one by one; keys that are left at the end are unknown."""
@@ -130,7 +132,6 @@ def _lookup(name: str, part: _Part) -> Lookup:
         otherwise=part.take("else", plain, None, WORDS),
         null=part.take("null", str, None, WORDS),
         whole_fails=part.take("whole_fails", bool, False),
-        by_model=MappingProxyType(part.take("by_model", dict, {})),
         said=part.take("said", str, ""),
         note=part.note(),
     )
@@ -186,11 +187,8 @@ def _words(part: _Part) -> Words:
 
 
 def _objects(part: _Part) -> Objects:
-    read_by = part.take("rope_parameters_read_by", list, None)
     out = Objects(
         order=tuple(part.take("order", list, words=("rope_scaling", "rope_parameters"))),
-        read_by=None if read_by is None else frozenset(read_by),
-        ignored_by=frozenset(part.take("rope_parameters_ignored_by", list, [])),
         note=part.note(),
     )
     part.end()
@@ -279,9 +277,10 @@ def choose(names: str | None) -> list[Rules]:
 
 def _is_called(rules: Rules, name: str) -> bool:
     stack, _, version = name.partition("@")
+    stack = ALIASES.get(stack, stack)
     if version:
         return stack == rules.stack and version == rules.version
-    return name in (rules.stack, f"{rules.stack}{_order(rules.version)[0]}")
+    return stack in (rules.stack, f"{rules.stack}{_order(rules.version)[0]}")
 
 
 def _order(version: str) -> tuple[int, ...]:

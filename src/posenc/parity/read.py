@@ -10,6 +10,7 @@ from posenc.config import reads
 from posenc.config.model import Model, open_model
 from posenc.config.reading import Checked
 from posenc.config.rotation import Rotary
+from posenc.parity import measured
 from posenc.parity import sheet as sheets
 from posenc.parity.evaluate import Rotation, score_factor
 from posenc.parity.loading import known
@@ -81,7 +82,7 @@ class _Reader:
 
 
 def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, *, main: bool, length: int | None,
-         flags: Mapping[str, Any] | None = None) -> Reading:  # fmt: skip
+         flags: Mapping[str, Any] | None = None, found: Mapping[str, Any] | None = None) -> Reading:  # fmt: skip
     """Return how a stack reads one kind of layer.
 
     Args:
@@ -92,6 +93,7 @@ def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, 
         main: Whether the kind stands for all kinds in a stack that supports only one.
         length: The number of positions that the stack must serve; None for its own choice.
         flags: The stack's own flags, as `flags.Given` holds them; other kinds use only the length.
+        found: What was measured of the stack; None for the table of its version.
     """
     kind, model = meant.layer_type, open_model(source)
     inner = next((override[key] for key, _ in model.outer if isinstance(override.get(key), dict)), None)
@@ -110,7 +112,11 @@ def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, 
     if flags:
         reached = dict(flags) if main else {key: flags[key] for key in reads.LENGTHS[:1] if key in flags}
         sheet = sheets.set_flags(sheet, reached, rules.override.keeps)
+    found = measured.table(rules.stack, rules.version) if found is None else found
+    sheet, notes = measured.apply(sheet, meant, found) if found else (sheet, [])
     reader = _Reader(rules, sheet, _meant(meant))
+    for path, use, said in notes:
+        reader.note(path, use, measured.note(found), said)
     for one in lacking:
         reader.note(one.rule.keys[0], "error", one.rule.note, one.rule.said)
     if given and how == "unknown":

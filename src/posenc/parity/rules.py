@@ -55,7 +55,6 @@ class Lookup:
         otherwise: The value if nothing is found, or one of WORDS.
         null: The meaning of an explicit null that is not skipped: None (as if absent), or one of WORDS.
         whole_fails: Whether a number without a decimal point raises an error.
-        by_model: `otherwise` by model type.
         said: The error that the stack raises.
         note: The source of the rule.
     """
@@ -66,7 +65,6 @@ class Lookup:
     otherwise: Any
     null: str | None
     whole_fails: bool
-    by_model: Mapping[str, Any]
     said: str
     note: Seen
 
@@ -128,11 +126,9 @@ class Length:
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects of a file that hold the parameters, the first nonempty one; and the types that read the new one."""
+    """The objects of a file that hold the parameters, the first nonempty one."""
 
     order: tuple[str, ...]
-    read_by: frozenset[str] | None
-    ignored_by: frozenset[str]
     note: Seen
 
 

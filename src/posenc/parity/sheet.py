@@ -62,10 +62,6 @@ def lay_out(model: Model, kind: str, main: bool, rules: Rules) -> Sheet:
     fields, unknown = model.fields, ""
     present = [key for key in _OBJECTS if isinstance(fields.get(key), dict) and fields[key]]
     readable = [key for key in rules.objects.order if key in present]
-    if "rope_parameters" in readable and rules.objects.read_by is not None and model.name not in rules.objects.read_by:
-        readable.remove("rope_parameters")
-        if model.name not in rules.objects.ignored_by and not readable:
-            unknown = f"whether {rules.project} reads rope_parameters of {model.model_type or 'this model type'}"
     key = readable[0] if readable else None
     around: dict[str, Any] = fields[key] if key else {}
     nested = any(isinstance(value, dict) for value in around.values())
@@ -118,8 +114,7 @@ def look_up(sheet: Sheet, rule: Lookup, original: Found | None = None) -> Found:
             if rule.whole_fails and isinstance(entry.value, int):
                 return Found(None, entry.path, "error", rule)
             return Found(entry.value, entry.path, "read", rule)
-    value = rule.by_model.get(sheet.name, rule.otherwise)
-    return _by_word(sheet, rule, value, None, original)
+    return _by_word(sheet, rule, rule.otherwise, None, original)
 
 
 def _by_word(sheet: Sheet, rule: Lookup, word: Any, path: str | None, original: Found | None) -> Found:

@@ -133,10 +133,7 @@ def _conflict(rules: Rules) -> str:
 
 
 def _objects(rules: Rules) -> str:
-    said = ", else ".join(rules.objects.order)
-    if rules.objects.read_by is None:
-        return said
-    return f"{said} (the latter in {len(rules.objects.read_by)} model types)"
+    return ", else ".join(rules.objects.order)
 
 
 def _scores(rules: Rules) -> str:
