@@ -45,7 +45,9 @@ def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet,
     """
     models = found.get("models", {})
     if sheet.name not in models:
-        return sheet, [("model_type", UNKNOWN, f"{sheet.name or 'this model type'} was not measured")]
+        why = found.get("unbuilt", {}).get(sheet.name)
+        said = f"{sheet.name or 'this model type'} was not measured" + (f": {why}" if why else "")
+        return sheet, [("model_type", UNKNOWN, said)]
     notes, done = list[Note](), set[str]()
     while asked := next((one for one in probes(sheet) if one[0] not in done), None):  # a dropped key changes the rest
         probe, keys = asked
