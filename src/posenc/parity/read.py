@@ -219,6 +219,7 @@ def _rotation(rule: TypeRule, found: dict[str, Any], sheet: Sheet, meant: Rotary
     width, share, base = meant.rotary_dim, found.get("partial"), float(found["theta"])
     if not base > 0:
         raise ValueError(f"the base {base:g} gives no frequencies")
+    declared = sheet.places["top"].get("original_max_position_embeddings", Entry(None, None)).value
     stated = any(key in entries for entries in sheet.places.values() for key in reads.SHARES)
     if meant.rotary_side == "first" and rule.formula != "proportional" and stated:
         width = int(meant.head_dim * (1.0 if share is None else share))
@@ -233,7 +234,7 @@ def _rotation(rule: TypeRule, found: dict[str, Any], sheet: Sheet, meant: Rotary
         lists=rule.lists,
         length=rule.length,
         trained=rule.trained,
-        served=length or (found.get("original") if rule.served == "original" else sheet.max_len),
+        served=length or (declared if rule.served == "original" and declared else sheet.max_len),
     )
 
 

@@ -12,7 +12,19 @@ from typing import Any
 PLACES = ("own", "around", "top", "parameters", "ratio", "flags")
 SKIPS = ("absent", "null", "falsy")
 WORDS = ("max_len", "max_len/original", "class", "error", "unknown")
-FORMULAS = ("plain", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "proportional", "unknown", "error")
+FORMULAS = (
+    "plain",
+    "linear",
+    "ntk",
+    "ntk_slowed",
+    "dynamic",
+    "yarn",
+    "llama3",
+    "longrope",
+    "proportional",
+    "unknown",
+    "error",
+)
 GAINS = (
     *("attention_factor", "ratio_if_truthy", "ratio_if_given", "ratio", "mscale", "longrope_factor", "longrope_ratio"),
     *("longrope_stated", "list_mscale", "all_dim_ratio", "one"),
