@@ -118,6 +118,10 @@ def write(stretched: Stretched, to: str) -> Written:
     place, rules = find(to)
     if place.spell is None:
         raise RefusedError(f"write: {place.remark}. Nearest: --to hf5, and no rope_scaling there.")
+    after, own = stretched.after[0].rotary, stretched.parameters
+    if (after.rope_type, after.base) != (own["rope_type"], own["rope_theta"]):
+        name = spellings.model_of(stretched).name
+        raise RefusedError(f"write: transformers' code for {name} has fixed frequencies, which no key changes.")
     spelled = place.spell(stretched, rules, {})
     found = _read_back(place, rules, stretched, spelled)
     if more := _correction(found[0], stretched):

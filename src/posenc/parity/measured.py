@@ -51,9 +51,15 @@ def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet,
     notes, done = list[Note](), set[str]()
     while asked := next((one for one in probes(sheet) if one[0] not in done), None):  # a dropped key changes the rest
         probe, keys = asked
+        feature, _, place = probe.partition(".")
+        replaced = place == "none" and any(one.startswith(f"{feature}.") for one in done)
         done.add(probe)
+        if replaced:  # by the outcome for the key that stood in the file
+            continue
         outcome = models[sheet.name].get(probe)
         outcome = outcome.get(meant.layer_type) if isinstance(outcome, dict) else outcome
+        if outcome == UNKNOWN and any(f"{feature}.top." in other for other, _ in probes(sheet)):
+            continue  # the probe with the same place of the original length decides
         if outcome is not None:
             sheet, more = _changed(sheet, probe, keys, outcome, meant)
             notes += more
