@@ -132,4 +132,8 @@ def test_the_commands_of_the_page_write_what_stands_there(tmp_path):
             for row in filter(None, said.splitlines()):
                 assert row.rstrip() in done.stdout + done.stderr, (line, done.stdout, done.stderr)
     named = set(re.findall(r"--to (\S+)", PAGE))
-    assert named >= {"hf5", "hf4", "vllm", "sglang", "llamacpp", "gguf", "mlx-lm", "tensorrt-llm", "torchtitan", "axolotl"}
+    assert named >= {
+        *("hf5", "hf4", "vllm", "sglang", "llamacpp", "gguf", "mlx-lm", "tensorrt-llm"),
+        "torchtitan",
+        "axolotl",
+    }

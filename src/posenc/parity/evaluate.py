@@ -54,8 +54,8 @@ class Rotation:
                 grown = frequencies.ntk_base(base, width=width, factor=p["factor"])
                 return frequencies.geometric(width // 2, base=grown, width=width)
             case "ntk_slowed":  # vLLM: the base grows by the factor, and all pairs rotate slower, the first too
-                grown = frequencies.geometric(width // 2, base=base * p["factor"], width=width)
-                return frequencies.linear(grown, factor=p["factor"] ** (2 / width))
+                slow = frequencies.geometric(width // 2, base=base * p["factor"], width=width)
+                return frequencies.linear(slow, factor=p["factor"] ** (2 / width))
             case "dynamic":
                 grown = frequencies.dynamic_base(base, width=width, factor=p["factor"], **self._dynamic(text))
                 return frequencies.geometric(width // 2, base=grown, width=width)
