@@ -17,11 +17,13 @@ from posenc.config.rotation import Rotary
 from posenc.parity.rules import Seen
 from posenc.parity.sheet import Entry, Sheet
 
-Outcome = str | float  # "ignored", "meant" (as transformers 5 does), "unknown", the stack's error, or for a base or a share the number that is used instead
+# "ignored", "meant" (as in transformers 5), "unknown", the stack's error, or the base or share that is used instead
+Outcome = str | float
 IGNORED, MEANT, UNKNOWN = "ignored", "meant", "unknown"
 _TYPE = ("rope_type", "type")
 _SAME = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
 _YARN = ("attention_factor", "mscale", "mscale_all_dim", "truncate", "beta_fast", "beta_slow")
+_BETA = "llama_4_scaling_beta"  # of the query temperature
 _ORIGINAL = reads.LENGTHS[1]
 
 
@@ -61,7 +63,8 @@ def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet,
             sheet = _without(sheet, keys)
             notes += [(path, IGNORED, "") for path in paths]
         elif outcome == MEANT:
-            sheet = _as_meant(sheet, meant)
+            value = {reads.BASES: meant.base, reads.SHARES: meant.rotary_dim / meant.head_dim}.get(keys)
+            sheet = _as_meant(sheet, meant) if value is None else _with(sheet, keys, value)
             notes += [(path, "read", "") for path in paths if path != keys[0]]
         elif isinstance(outcome, str):
             notes.append((paths[0], "error", outcome))
@@ -74,23 +77,28 @@ def apply(sheet: Sheet, meant: Rotary, found: Mapping[str, Any]) -> tuple[Sheet,
 def probes(sheet: Sheet) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Return the probes that measured the features of a sheet, each with the keys that it is about."""
     own = {key: entry for key, entry in sheet.places["own"].items() if entry.path and entry.value is not None}
+    if any(str(entry.path).count(".") == 2 for entry in own.values()):  # an object for each kind of layer
+        yield "kinds.new", tuple(own)
+        return
     spellings = {_spelling(entry) for entry in own.values()}
-    spellings |= {"old" for key in reads.BASES for entry in _entries(sheet, key) if entry.path and "." not in entry.path}
+    spellings |= {
+        "old" for key in reads.BASES for entry in _entries(sheet, key) if entry.path and "." not in entry.path
+    }
     if "new" in spellings:
         yield "new", tuple(own)
     if len(spellings) == 1:
         yield f"{spellings.pop()}.only", tuple(own) or ("rope_theta",)
-    if any(str(entry.path).count(".") == 2 for entry in own.values()):  # an object for each kind of layer
-        yield "kinds.new", tuple(own)
-        return
     word = next((own[key] for key in _TYPE if key in own), Entry("default", None))
     name, spelling = _SAME.get(str(word.value), str(word.value)), _spelling(word)
     yield f"{name}.{spelling}", _TYPE
     if name != "default":
-        if _ORIGINAL not in own and any(entry.path for entry in _entries(sheet, _ORIGINAL)):
-            yield f"{name}.top.{spelling}", (_ORIGINAL,)
+        stated = any(entry.path for entry in _entries(sheet, _ORIGINAL))
+        if _ORIGINAL not in own and (stated or name == "yarn"):
+            yield f"{name}.{'top' if stated else 'none'}.{spelling}", (_ORIGINAL,)
         if name == "yarn":
             yield from ((f"yarn.{key}.{spelling}", (key,)) for key in _YARN if key in own)
+    if _BETA in own:
+        yield "temperature.new", (_BETA,)
     for feature, keys in (("theta", reads.BASES), ("share", reads.SHARES)):
         if feature == "share" and name == "proportional":  # whose own probe has a share
             continue
@@ -136,4 +144,6 @@ def _as_meant(sheet: Sheet, meant: Rotary) -> Sheet:
 
 def note(found: Mapping[str, Any]) -> Seen:
     """Return the source of a measurement."""
-    return Seen(f"measured on {found['date']} by benchmarks/stacks", "run") if found else Seen("not measured", "unknown")
+    return (
+        Seen(f"measured on {found['date']} by benchmarks/stacks", "run") if found else Seen("not measured", "unknown")
+    )
