@@ -31,7 +31,7 @@ class Case:
 
     def __init__(self, probe: str, fields: Mapping[str, Any], answer: Answer) -> None:
         self.probe, self.answer = probe, answer
-        self.source = Checked(config.read(_finite(fields)))
+        self.source = Checked(config.read(fields))
         model = open_model(self.source)
         self.name, self.fields = model.name, model.fields
         self.meanings = {one.rotary.layer_type: one.rotary for one in mean(self.source)}
@@ -100,8 +100,12 @@ def learn(case: Case, rules: Rules, mine: Outcomes) -> tuple[str, Outcomes]:
     if "error" in case.answer:
         if not is_engines(case.answer):
             return "unknown", mine | {ids[-1]: UNKNOWN}
+        if UNKNOWN in {one.state for one in case.read(rules, mine).values()}:
+            return "unknown", mine
         agree = not any(judge(case, rules, mine).values())
-        return "raised", mine if agree else mine | {ids[-1]: said(case.answer)}
+        error = said(case.answer)
+        acted = mine.get(ids[-1], error) != error  # in an earlier probe
+        return "raised", mine if agree else mine | {ids[-1]: UNKNOWN if acted else error}
     wrong = judge(case, rules, mine)
     if not any(wrong.values()):
         return "as the rules", mine
@@ -148,7 +152,9 @@ def identify(case: Case) -> list[str]:
     if case.probe == "bare.old":
         return ["share.none"]
     if case.probe == "published":
-        own = given.get("full_attention", given) or fields.get("rope_scaling") or {}
+        if any(isinstance(one, Mapping) for one in given.values()):
+            return ["kinds.new"]
+        own = given or fields.get("rope_scaling") or {}
         return [share, f"{own.get('rope_type') or own.get('type') or 'default'}.{'new' if given else 'old'}"]
     for several, keys in (
         ("yarn.mscales", ("mscale", "mscale_all_dim")),
@@ -214,16 +220,6 @@ def said(answer: Answer) -> str:
     return str(answer["error"]).split("\n")[0][:120]
 
 
-def _finite(value: Any) -> Any:
-    """Return fields without infinite numbers, such as the limits of steps, which posenc's reader refuses."""
-    if not isinstance(value, Mapping):
-        return value
-    numbers = {k: v if isinstance(v, list) else [v] for k, v in value.items()}
-    return {
-        k: _finite(v) for k, v in value.items() if all(math.isfinite(x) for x in numbers[k] if isinstance(x, float))
-    }
-
-
 def unbuilt(answers: Mapping[str, Answer]) -> str:
     """Return why a type cannot be built, from its answers by probe; "" if it can."""
     errors = [answers[probe] for probe in ("published", "plain.old", "plain.new") if probe in answers]
@@ -251,7 +247,7 @@ def tables(
     left: dict[str, str] = {}
     verdicts: dict[str, str] = {}
     for name, found in by.items():
-        target = open_model(Checked(config.read(_finite(configs[f"{name}/published"])))).name
+        target = open_model(Checked(config.read(configs[f"{name}/published"]))).name
         if target in models:
             continue
         if why := unbuilt(found):

@@ -13,7 +13,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from posenc.config.model import open_model
 from posenc.config.models import TYPES
+from posenc.config.reading import Checked
 
 warnings.filterwarnings("ignore")
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
@@ -45,7 +47,8 @@ def configurations(only: list[str] | None = None) -> dict[str, Config]:
     for name in asked:
         try:
             config = make(name)
-        except Exception:  # of whatever kind: a class that has no defaults
+            open_model(Checked(config))
+        except Exception:  # of whatever kind: a class that has no defaults, or models of several types in one
             continue
         part = text_key(config)
         if not part and name in own.union(TYPES):
@@ -93,12 +96,16 @@ def text_of(config: Config) -> Config:
 
 
 def _clean(value: Any) -> Any:
-    """Return only what JSON holds."""
+    """Return only what JSON holds; infinite limits of steps are the default of their classes."""
     if isinstance(value, dict):
-        return {k: _clean(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set):
+        return {k: _clean(v) for k, v in value.items() if "inf" not in (str(v), *map(str, v if _is_list(v) else ()))}
+    if _is_list(value):
         return [_clean(v) for v in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple | set)
 
 
 def _kept(config: Config) -> Config:
