@@ -169,7 +169,7 @@ def identify(case: Case) -> list[str]:
 def _options(case: Case, ids: list[str], kind: str) -> Iterator[dict[str, Outcome]]:
     """Return outcomes that may explain what a kind of layer does, the likely ones first."""
     layer = next(layer for one, layer in case.layers if one == kind)
-    width = layer["rotary_dim"] / layer["head_dim"] if layer.get("rotary_dim") else math.nan
+    width = layer["rotary_dim"] / layer["head_dim"] if layer.get("rotary_dim") and layer.get("head_dim") else math.nan
     values: dict[str, list[Outcome]] = {}
     for one in ids:
         feature, _, place = one.partition(".")
