@@ -103,7 +103,7 @@ def laws_page() -> str:
 
 
 def stacks() -> str:
-    """Return the page of stacks: a hand-written head, the table of differences, and how old each table of measurements is."""
+    """Return the page of stacks: a hand-written head, the table of differences, and the age of each measurement."""
     head = (HERE / "stacks_head.md").read_text()
     titles, *rows = rules_table.rows(loading.choose(None))
     lines = ["## What each stack reads", ""]
@@ -127,8 +127,8 @@ def stacks() -> str:
 def _measured() -> list[str]:
     """Return how old each table of measurements is, and what it holds."""
     lines = [
-        "Measured by `benchmarks/stacks`, which builds small models of each type with the stack's own classes and changes "
-        "one key at a time. A model type that is not measured is unknown.",
+        "Measured by `benchmarks/stacks`, which builds small models of each type with the stack's own classes and "
+        "changes one key at a time. A model type that is not measured is unknown.",
         "",
         "| stack | measured on | model types | with departures from the rules | could not be built |",
         "|---|---|---|---|---|",
