@@ -61,7 +61,8 @@ def judge(case: Case, rules: Rules, outcomes: Outcomes) -> dict[str, str]:
     raises = "error" in {one.state for one in readings.values()}
     if "error" in case.answer or raises:
         agree = "error" in case.answer and raises
-        return dict.fromkeys(readings, "" if agree else "only one of them raises")
+        seen = [kind for kind in readings if not case.layers or kind in dict(case.layers)]
+        return dict.fromkeys(seen, "" if agree else "only one of them raises")
     wrong: dict[str, str] = {}
     for kind, layer in case.layers:
         if kind in readings:

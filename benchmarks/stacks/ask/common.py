@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ask.decode import decode, gain_of, still, temperature
+from ask.decode import Table, decode, gain_of, still, temperature
 
 Job = dict[str, Any]
 Answer = dict[str, Any]
@@ -74,17 +74,8 @@ def score(scale: float | None, config: Answer) -> float | None:
     return float(scale) / usual if scale else None
 
 
-def measure_layer(job: Job, q: Any, scale: float, window: Any, rope: tuple[Any, ...] | None, hf: list[Any]) -> Answer:
-    """Return what one layer of vLLM or SGLang does.
-
-    Args:
-        job: The job.
-        q: One head of the query at every position, as attention receives it.
-        scale: The scale of the scores.
-        window: The window that the layer was given.
-        rope: The layer's rotary module, with its query before and after; None if the rotation was not seen.
-        hf: The output of rotary modules of transformers.
-    """
+def _layer(job: Job, q: Any, scale: float, window: Any, rope: tuple[Any, ...] | None, hf: list[Any]) -> Answer:
+    """Return what a layer does, from its rotary module with the query before and after, else only from the query."""
     at, text = positions(job), text_of(job["config"])
     warm = temperature(q, at)
     layer = {"attention": True, "window": window, "head_dim": q.shape[-1], "temperature": warm}
@@ -99,6 +90,24 @@ def measure_layer(job: Job, q: Any, scale: float, window: Any, rope: tuple[Any, 
         if found and "inv_freq" in found:
             found["gain"] = gain_of(hf, found["inv_freq"])
     return layer | {"rotates": found is not None} | (found or {})
+
+
+def digest(job: Job, n: int, events: list[tuple[Any, ...]], hf: list[Any]) -> Answer:
+    """Sort the events of vLLM or SGLang into layers: an attention ends a layer, whose rotations came before it."""
+    table, rotations, by = Table(), list[Any](), dict[int, Any]()
+    for kind, *event in events:
+        if kind == "rotation":
+            rotations.append(event)
+        else:
+            by[event[0]] = (event[1:], rotations)
+            rotations = []
+    for i in range(n):
+        if i in by:
+            (q, scale, window), seen = by[i]
+            table.add(_layer(job, q, scale, window, seen[0] if seen else None, hf))
+        else:
+            table.add({"attention": False})
+    return table.answer()
 
 
 def run(ask: Callable[[Job], Answer], version: str) -> None:
@@ -173,6 +182,15 @@ def rows(x: Any, n: int) -> Any:
         return None
     moved = x.movedim(axis, 0)
     return np.array(moved.reshape(n, -1, x.shape[-1])[:, 0].detach().double().numpy())
+
+
+def zeros(*given: Any, **more: Any) -> Any:
+    """Stand in for a module that needs kernels and does not rotate."""
+    import torch
+
+    if torch.is_tensor(more.get("output")):
+        return more["output"].zero_() and None
+    return torch.zeros_like(next(x for x in (*given, *more.values()) if torch.is_tensor(x)))
 
 
 def random_weights(model: Any) -> None:

@@ -69,11 +69,7 @@ def watch(model: Any) -> None:
         if "rotary" in low or "rope" in low:
             module.register_forward_hook(lambda module, given, out: see(out, OUTPUTS))
         elif any(w in low for w in NO_ROTATION) and not any(w in low for w in HOLDS_ATTENTION):
-            module.forward = _zeros  # needs kernels
-
-
-def _zeros(*given: Any, **more: Any) -> Any:
-    return torch.zeros_like(next(x for x in (*given, *more.values()) if torch.is_tensor(x)))
+            module.forward = common.zeros  # needs kernels
 
 
 def build(config: Answer) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ import torch
 
 from ask import common
 from ask.common import STAGE, Answer, Job, positions, text_of
-from ask.decode import Table, see
+from ask.decode import see
 
 EVENTS: list[tuple[Any, ...]] = []
 OUTPUTS: list[Any] = []  # of rotary modules of transformers
@@ -145,7 +145,7 @@ def watch(model: Any) -> None:
         elif any(word in low for word in NO_ROTATION):
             whole = low.endswith("model") or "forcausal" in low or "decoderlayer" in low
             if not whole and not any(isinstance(one, RadixAttention) for one in module.modules()):
-                module.forward = _zeros
+                module.forward = common.zeros
 
 
 def _watched(module: Any) -> Any:
@@ -164,13 +164,6 @@ def _watched(module: Any) -> Any:
         return out
 
     return rotate
-
-
-def _zeros(*given: Any, **more: Any) -> Any:
-    if torch.is_tensor(more.get("output")):
-        return more["output"].zero_() and None
-    first = next((one for one in given if torch.is_tensor(one)), None)
-    return torch.zeros_like(more.get("hidden_states", more.get("x")) if first is None else first)
 
 
 def ask(job: Job) -> Answer:
@@ -246,7 +239,7 @@ def _run(job: Job, model: Any) -> Answer:
                 _alone(model, place)
     if failed is not None and not EVENTS:
         raise failed
-    return _digest(job, n) | {"model": type(model).__name__}
+    return common.digest(job, n, EVENTS, OUTPUTS) | {"model": type(model).__name__}
 
 
 def _parts(job: Job, model: Any, place: Any, batch: Batch) -> None:
@@ -284,24 +277,6 @@ def _alone(model: Any, place: Any) -> None:
         rotary.forward(place, q.clone(), torch.randn(n, 1, width))
         seen = q[:, 0].double().numpy()
         EVENTS.append(("attention", inner[0].layer_id, seen, float(inner[0].scaling), inner[0].sliding_window_size))
-
-
-def _digest(job: Job, n: int) -> Answer:
-    """Sort events into layers: an attention ends a layer, whose rotations came before it."""
-    table, rotations, by = Table(), list[Any](), dict[int, Any]()
-    for kind, *event in EVENTS:
-        if kind == "rotation":
-            rotations.append(event)
-        else:
-            by[event[0]] = (event[1:], rotations)
-            rotations = []
-    for i in range(n):
-        if i not in by:
-            table.add({"attention": False})
-            continue
-        (q, scale, window), seen = by[i]
-        table.add(common.measure_layer(job, q, scale, window, seen[0] if seen else None, OUTPUTS))
-    return table.answer()
 
 
 def main() -> None:

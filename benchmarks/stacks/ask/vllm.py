@@ -25,7 +25,7 @@ import transformers
 
 from ask import common
 from ask.common import STAGE, Answer, Job, positions, text_of
-from ask.decode import Table, see
+from ask.decode import see
 
 EVENTS: list[tuple[Any, ...]] = []
 OUTPUTS: list[Any] = []  # of rotary modules of transformers
@@ -64,7 +64,7 @@ def _attend(self: Any, query: Any, key: Any, value: Any, output_shape: Any = Non
     n = query.shape[0]
     one = query.reshape(n, -1, self.head_size)[:, 0].detach().double().numpy().copy()
     scale = getattr(self.impl, "scale", None) or self.scale
-    EVENTS.append(("attention", self.layer_name, one, float(scale), self.sliding_window))
+    EVENTS.append(("attention", _index(self), one, float(scale), self.sliding_window))
     width = query.numel() // n // self.head_size * getattr(self, "head_size_v", self.head_size)
     return torch.zeros(output_shape or (n, width), dtype=query.dtype)
 
@@ -72,8 +72,12 @@ def _attend(self: Any, query: Any, key: Any, value: Any, output_shape: Any = Non
 def _attend_latent(self: Any, query: Any, latent: Any, key: Any, output_shape: Any = None, **more: Any) -> Any:
     n = query.shape[0]
     one = query.reshape(n, -1, self.qk_nope_head_dim + self.qk_rope_head_dim)[:, 0].detach().double().numpy().copy()
-    EVENTS.append(("attention", self.layer_name, one, float(self.scale), None))
+    EVENTS.append(("attention", _index(self), one, float(self.scale), None))
     return torch.zeros(output_shape or (n, self.num_heads * self.v_head_dim), dtype=query.dtype)
+
+
+def _index(attention: Any) -> int:
+    return int(re.findall(r"\.(\d+)\.", f"{attention.layer_name}.")[0])
 
 
 def watch(model: Any) -> None:
@@ -91,7 +95,7 @@ def watch(model: Any) -> None:
         whole = "decoderlayer" in low or low.endswith("model") or "forcausal" in low
         still = any(word in low for word in NO_ROTATION) and not whole
         if still and not any(isinstance(one, (Attention, MLAAttention)) for one in module.modules()):
-            module.forward = _zeros
+            module.forward = common.zeros
 
 
 def _watched(module: Any) -> Any:
@@ -106,12 +110,6 @@ def _watched(module: Any) -> Any:
         return out
 
     return rotate
-
-
-def _zeros(*given: Any, **more: Any) -> Any:
-    if more.get("output") is not None:
-        return more["output"].zero_() and None
-    return torch.zeros_like(given[0] if given else more.get("hidden_states", more.get("x")))
 
 
 def ask(job: Job) -> Answer:
@@ -163,7 +161,7 @@ def _run(job: Job, made: Any, model: Any) -> Answer:
         except Exception:
             if sum(event[0] == "attention" for event in EVENTS) < n and not _parts(job, model, place):
                 raise
-    return _digest(job, n) | {"model": type(model).__name__}
+    return common.digest(job, n, EVENTS, OUTPUTS) | {"model": type(model).__name__}
 
 
 def _parts(job: Job, model: Any, place: Any) -> bool:
@@ -183,25 +181,6 @@ def _parts(job: Job, model: Any, place: Any) -> bool:
             except TypeError:
                 continue
     return bool(EVENTS)
-
-
-def _digest(job: Job, n: int) -> Answer:
-    """Sort events into layers: an attention ends a layer, whose rotations came before it."""
-    table, rotations, by = Table(), list[Any](), dict[int, Any]()
-    for kind, *event in EVENTS:
-        if kind == "rotation":
-            rotations.append(event)
-        else:
-            name, *rest = event
-            by[int(re.findall(r"\.(\d+)\.", f"{name}.")[0])] = (rest, rotations)
-            rotations = []
-    for i in range(n):
-        if i not in by:
-            table.add({"attention": False})
-            continue
-        (q, scale, window), seen = by[i]
-        table.add(common.measure_layer(job, q, scale, window, seen[0] if seen else None, OUTPUTS))
-    return table.answer()
 
 
 def main() -> None:
