@@ -12,7 +12,7 @@ from posenc.config import kinds, reads
 from posenc.config.model import open_model
 from posenc.config.reading import Checked
 from posenc.parity.compare import mean
-from posenc.parity.measured import IGNORED, MEANT, UNKNOWN, Outcome
+from posenc.parity.measured import IGNORED, MEANT, SAME, UNKNOWN, Outcome
 from posenc.parity.read import Reading, read
 from posenc.parity.rules import Rules
 
@@ -156,7 +156,8 @@ def identify(case: Case) -> list[str]:
         if any(isinstance(one, Mapping) for one in given.values()):
             return ["kinds.new"]
         own = given or fields.get("rope_scaling") or {}
-        return [share, f"{own.get('rope_type') or own.get('type') or 'default'}.{'new' if given else 'old'}"]
+        word = str(own.get("rope_type") or own.get("type") or "default")
+        return [share, f"{SAME.get(word, word)}.{'new' if given else 'old'}"]
     for several, keys in (
         ("yarn.mscales", ("mscale", "mscale_all_dim")),
         ("yarn.all_dim", ("mscale", "mscale_all_dim")),

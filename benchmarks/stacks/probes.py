@@ -82,7 +82,7 @@ def variants(text: Config) -> dict[str, Config]:
         "theta.old": old(None) | {base: BASE},
         "theta.new": new({"rope_type": "default", "rope_theta": BASE}),
         "theta.none": {**rest, **share, "rope_scaling": None},
-        "share.old": {**old(None), "partial_rotary_factor": SHARE},
+        "share.old": old(None) | {next(iter(share), "partial_rotary_factor"): SHARE},
         "share.new": new({"rope_type": "default", "partial_rotary_factor": SHARE}),
     }
     if share:

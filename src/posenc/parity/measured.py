@@ -21,7 +21,7 @@ from posenc.parity.sheet import Entry, Sheet
 Outcome = str | float
 IGNORED, MEANT, UNKNOWN = "ignored", "meant", "unknown"
 _TYPE = ("rope_type", "type")
-_SAME = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
+SAME = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
 _YARN = ("attention_factor", "mscale", "mscale_all_dim", "truncate", "beta_fast", "beta_slow")
 _BETA = "llama_4_scaling_beta"  # of the query temperature
 _ORIGINAL = reads.LENGTHS[1]
@@ -89,7 +89,7 @@ def probes(sheet: Sheet) -> Iterator[tuple[str, tuple[str, ...]]]:
     if len(spellings) == 1:
         yield f"{spellings.pop()}.only", tuple(own) or ("rope_theta",)
     word = next((own[key] for key in _TYPE if key in own), Entry("default", None))
-    name, spelling = _SAME.get(str(word.value), str(word.value)), _spelling(word)
+    name, spelling = SAME.get(str(word.value), str(word.value)), _spelling(word)
     yield f"{name}.{spelling}", _TYPE
     if name != "default":
         stated = any(entry.path for entry in _entries(sheet, _ORIGINAL))
