@@ -61,7 +61,8 @@ def variants(text: Config) -> dict[str, Config]:
     rest = {k: v for k, v in text.items() if k not in KEYS}
     flat = _parameters(text)
     theta = text.get("rope_theta") or flat.get("rope_theta") or text.get("rotary_emb_base") or 10000.0
-    share = {key: text[key] for key in ("partial_rotary_factor", "rotary_pct") if text.get(key) is not None}
+    stated = [key for key in ("rotary_pct", "partial_rotary_factor") if text.get(key) is not None]
+    share = {key: text[key] for key in stated[:1]}
     if not share and flat.get("partial_rotary_factor") is not None:
         share = {"partial_rotary_factor": flat["partial_rotary_factor"]}
     base, inner = "rotary_emb_base" if "rotary_emb_base" in text else "rope_theta", {}
