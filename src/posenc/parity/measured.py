@@ -19,11 +19,13 @@ from posenc.parity.sheet import Entry, Sheet
 
 # An outcome is "ignored", "meant" (as transformers 5 reads it), "unknown", the error that the stack raises, or, for a
 # base or a share, the number that is used instead; or one of these for each kind of layer.
+Outcome = str | float
 IGNORED, MEANT, UNKNOWN = "ignored", "meant", "unknown"
 Note = tuple[str, str, str]  # the path of a key, its use, and an explanation
 _TYPE = ("rope_type", "type")
-_SAME = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
+SAME = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
 _YARN = ("attention_factor", "mscale", "mscale_all_dim", "truncate", "beta_fast", "beta_slow")
+_BETA = "llama_4_scaling_beta"  # of the query temperature
 _ORIGINAL = reads.LENGTHS[1]
 
 
@@ -76,7 +78,9 @@ def _changed(sheet: Sheet, probe: str, keys: tuple[str, ...], outcome: Any, mean
     if outcome == UNKNOWN:
         return sheet, [(first, UNKNOWN, f"{sheet.name} rotates neither by the rules nor as without this key")]
     if outcome == MEANT:
-        return _as_meant(sheet, meant), [(path, "read", "") for path in paths]
+        value = {reads.BASES: meant.base, reads.SHARES: meant.rotary_dim / meant.head_dim}.get(keys)
+        read = _as_meant(sheet, meant) if value is None else _with(sheet, keys, value, spelling)
+        return read, [(path, "read", "") for path in paths]
     if outcome == IGNORED:
         without = _plain(sheet) if keys is _TYPE else _without(sheet, keys, spelling)
         return without, [(path, IGNORED, "") for path in paths]
@@ -93,18 +97,21 @@ def probes(sheet: Sheet) -> Iterator[tuple[str, tuple[str, ...]]]:
         return
     bases = [entry for key in reads.BASES for entry in _entries(sheet, key) if entry.path]
     spellings = {_spelling(entry) for entry in (*own.values(), *bases)}
-    if "new" in spellings:
+    if own and "new" in spellings:
         yield "new", tuple(own)
     if len(spellings) == 1:
         yield f"{spellings.pop()}.only", tuple(own) or ("rope_theta",)
     word = next((own[key] for key in _TYPE if key in own), Entry("default", None))
-    name, spelling = _SAME.get(str(word.value), str(word.value)), _spelling(word)
+    name, spelling = SAME.get(str(word.value), str(word.value)), _spelling(word)
     yield f"{name}.{spelling}", _TYPE
     if name != "default":
-        if _ORIGINAL not in own and any(entry.path for entry in _entries(sheet, _ORIGINAL)):
-            yield f"{name}.top.{spelling}", (_ORIGINAL,)
+        stated = any(entry.path for entry in _entries(sheet, _ORIGINAL))
+        if _ORIGINAL not in own and (stated or name == "yarn"):
+            yield f"{name}.{'top' if stated else 'none'}.{spelling}", (_ORIGINAL,)
         if name == "yarn":
             yield from ((f"yarn.{key}.{spelling}", (key,)) for key in _YARN if key in own)
+    if _BETA in own:
+        yield "temperature.new", (_BETA,)
     for feature, keys in (("theta", reads.BASES), ("share", reads.SHARES)):
         if feature == "share" and name == "proportional":  # whose own probe has a share
             continue
