@@ -111,7 +111,7 @@ def install() -> None:
     RadixAttention.forward = _attend
 
     def as_on_a_gpu(*given: Any, device: Any = None, **more: Any) -> Any:
-        return factory.get_rope(*given, **more)
+        return factory.get_rope(*given[:8], **more)  # the ninth is the device
 
     factory.get_rope_cpu = as_on_a_gpu
 
