@@ -20,7 +20,14 @@ Answer = dict[str, Any]
 Outcomes = dict[str, Any]
 TEXT = 2048  # positions, which the probes stay below
 NOT_BUILT = ("runner:", "TooLong", "MemoryError", "not compiled with CUDA", "No Metal back-end", "KeyError: 'probe'")
-REFUSALS = ("required positional argument", "nsupported", "nknown RoPE", "not supported", "only support", "per-layer-type")
+REFUSALS = (
+    "required positional argument",
+    "nsupported",
+    "nknown RoPE",
+    "not supported",
+    "only support",
+    "per-layer-type",
+)
 ORDER = ("plain", "bare", "theta", "share", "published")
 
 
