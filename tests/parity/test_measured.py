@@ -93,6 +93,6 @@ def test_transformers_does_what_its_table_says(name, stacks, asked):
             assert now == outcomes, key
             if verdict == "unknown" and len(learn.identify(case)) == 1:  # nothing is unknown that can be learned
                 without = {probe: outcome for probe, outcome in outcomes.items() if probe != case.probe}
-                assert learn.learn(case, rules, without)[0] == "unknown", key
+                assert learn.learn(case, rules, without)[0] in ("unknown", "raised"), key
             compared += 1
     assert compared

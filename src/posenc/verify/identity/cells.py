@@ -74,7 +74,7 @@ def _frequencies(held: Held, step: Tensor) -> tuple[Tensor, dict[str, Any]]:
     given = bands.double() if isinstance(bands, Tensor) and bands.shape == step.shape else step / step[0]
     if (base := base_of(given.numpy())) is not None:
         return base ** (-torch.arange(n).double() / n), {"base": base}
-    return given, {"inv_freq": Code(f"old.{held.beside('bands')}")}
+    return given, {"inv_freq": Code(f"old.{held.next_to('bands')}")}
 
 
 def _coordinates(angles: Tensor, steps: Tensor, grid: Tensor, freq: Tensor, is_exact: bool) -> str | None:

@@ -61,7 +61,7 @@ class Held:
             return [config.per_layer_config[self.layer_type], config]  # type: ignore[union-attr]
         return [config]
 
-    def beside(self, name: str) -> str:
+    def next_to(self, name: str) -> str:
         """Return the path of another tensor of the module."""
         return self.path.removesuffix(self.name) + name
 

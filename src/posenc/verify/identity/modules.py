@@ -96,7 +96,7 @@ def _inv_freq(held: Held) -> Identification:
     own = partial(owner.forward, layer_type=layer) if layer else owner
     head_dim, rotations = held.head_dim() or 2 * n, functions(held)
     if isinstance(axes := getattr(owner, "axis", None), Tensor) and axes.shape == held.table.shape:  # timm
-        layout = Code(f"old.{held.beside('axis')}.tolist()")
+        layout = Code(f"old.{held.next_to('axis')}.tolist()")
         line = call("MRoPE", head_dim=2 * n, base=base_of(held.table.double().numpy()), layout=layout)
         return Identification("module", "table", line=line + "  # at positions (0, row, column)")
 
