@@ -230,6 +230,27 @@ def test_inference_mode(backend: str) -> None:
     wanted.holds(rope.rotate(x, x.clone(), placed_inside, backend=backend)[0], torch.float32)
 
 
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_queries_and_keys_of_one_sequence_that_are_rotated_in_one_go(pairing: Any) -> None:
+    rope, placed = rope_and_places(pairing)
+    q, k = (normal(1, heads, N, 42, dtype=torch.float32) for heads in (4, 2))
+    with torch.no_grad():
+        for x, got in zip((q, k), rope.rotate(q, k, placed), strict=True):
+            assert got.is_contiguous()
+            exact(x, *tables(placed), pairing=pairing, side="last").holds(got, torch.float32)
+
+
+def test_a_parameter_may_be_added_to_one_rotated_token() -> None:
+    rope, placed = rope_and_places()
+    q, k = normal(2, 1, 2, N, 42, dtype=torch.float32)
+    own = torch.zeros(42, requires_grad=True)
+    rotated, _ = rope.rotate(q, k, placed)
+    rotated += own
+    rotated.sum().backward()
+    assert own.grad is not None
+    assert own.grad.eq(2 * N).all()
+
+
 @pytest.mark.parametrize("learned", [False, True])
 def test_given_memory_where_gradients_flow(learned: bool) -> None:
     """Autograd copies into it, so the checks are the same and so are the gradients."""

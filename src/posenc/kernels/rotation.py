@@ -110,7 +110,8 @@ def _small(xs: Sequence[Tensor], tables: Sequence[Tables], way: Way) -> tuple[Te
     q, k = xs[0], xs[-1]
     shape, k_shape, (cos, sin) = q.shape, k.shape, tables[0]
     shares = k is not q and tables[-1][0] is cos and cos.ndim == 2
-    if shares and type(q) in KINDS and len(shape) == 4 and shape[0] == k_shape[0] == 1:
+    # with gradients enabled a caller may add to one of two views of one tensor, which autograd refuses
+    if shares and not torch.is_grad_enabled() and type(q) in KINDS and len(shape) == 4 and shape[0] == k_shape[0] == 1:
         both = eager.rotate(torch.cat((q, k), 1), cos, sin, way.pairing, way.side)
         return tuple(torch.split(both, [shape[1], k_shape[1]], 1))
     return tuple(_formulas(xs, tables, way))
