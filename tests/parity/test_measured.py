@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from posenc.config.models import TYPES
-from posenc.parity.loading import known
+from posenc.extend.stretch import stretch
+from posenc.extend.write import RefusedError, write
+from posenc.parity.compare import compare
+from posenc.parity.loading import choose, known
 
 STACKS = Path(__file__).parents[2] / "benchmarks" / "stacks"
 FOLDER = files("posenc.parity").joinpath("measured")
@@ -97,3 +100,15 @@ def test_transformers_does_what_its_table_says(name, stacks, asked):
                 assert learn.learn(case, rules, without)[0] in ("unknown", "raised"), key
             compared += 1
     assert compared
+
+
+# mlx_lm/models/NAME.py constructs nn.RoPE from rope_theta and does not pass the scaling on
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "ernie4_5", "cohere2", "gemma2", "llama4_text"])
+def test_a_scaling_that_mlx_ignores(name):
+    file = {"model_type": name, "hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 4, "head_dim": 128}
+    file |= {"max_position_embeddings": 32768, "rope_theta": 1e4}
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    (found,) = compare(file | {"rope_scaling": scaling}, choose("mlx")).stacks
+    assert (found.status, found.gain) == ("differs", 1.0)
+    with pytest.raises(RefusedError, match=f"its code for {name} does not read rope_scaling"):
+        write(stretch(file, "yarn", factor=4, trained_len=32768), "mlx")
