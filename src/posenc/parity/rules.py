@@ -13,17 +13,8 @@ PLACES = ("own", "around", "top", "parameters", "ratio", "flags")
 SKIPS = ("absent", "null", "falsy")
 WORDS = ("max_len", "max_len/original", "class", "error", "unknown")
 FORMULAS = (
-    "plain",
-    "linear",
-    "ntk",
-    "ntk_slowed",
-    "dynamic",
-    "yarn",
-    "llama3",
-    "longrope",
-    "proportional",
-    "unknown",
-    "error",
+    *("plain", "linear", "ntk", "ntk_slowed", "dynamic", "yarn", "llama3", "longrope", "proportional"),
+    *("unknown", "error"),
 )
 GAINS = (
     *("attention_factor", "ratio_if_truthy", "ratio_if_given", "ratio", "mscale", "longrope_factor", "longrope_ratio"),
