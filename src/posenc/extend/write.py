@@ -9,7 +9,7 @@ from posenc.config.reading import Checked
 from posenc.extend import spellings
 from posenc.extend.spellings import More, RefusedError, Spelled
 from posenc.extend.stretch import Stretched
-from posenc.parity import flags
+from posenc.parity import flags, measured
 from posenc.parity.compare import Meaning
 from posenc.parity.evaluate import same
 from posenc.parity.loading import ALIASES, choose
@@ -231,7 +231,7 @@ def _check_rotation(place: Destination, reading: Reading, meaning: Meaning, stre
     for text in {target, max((trained + target) // 2, min(trained + 2, target))}:  # SGLang's long list starts one later
         if reading.rotation is None or not same(reading.rotation.inv_freq(text), meaning.at(text).inv_freq):
             why = "its frequencies differ"
-            ignored = [key.key for key in reading.keys if key.use == "ignored" and "measured" in key.source]
+            ignored = [key.key for key in reading.keys if key.use == "ignored" and measured.BY in key.source]
             if ignored:
                 why = f"its code for {spellings.model_of(stretched).name} does not read {', '.join(ignored)}"
             if reading.rotation is not None and reading.rotation.length != "text":

@@ -21,6 +21,7 @@ from posenc.parity.sheet import Entry, Sheet
 # base or a share, the number that is used instead; or one of these for each kind of layer.
 Outcome = str | float
 IGNORED, MEANT, UNKNOWN = "ignored", "meant", "unknown"
+BY = "benchmarks/stacks"  # in the source of a note
 Note = tuple[str, str, str]  # the path of a key, its use, and an explanation
 _TYPE = ("rope_type", "type")
 SAME = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
@@ -170,4 +171,4 @@ def _as_meant(sheet: Sheet, meant: Rotary) -> Sheet:
 
 def note(found: Mapping[str, Any]) -> Seen:
     """Return the source of a measurement."""
-    return Seen(f"measured on {found['date']} by benchmarks/stacks", "run")
+    return Seen(f"{BY} of {found['date']}", "run")
